@@ -52,6 +52,7 @@ async function showWho() {
   element("who").hidden = false;
   element("logout").hidden = false;
   notice("You are logged in.", false);
+  offerDeviceLogin();
 }
 
 async function showState() {
@@ -64,6 +65,40 @@ async function showState() {
   }));
   element("state").hidden = false;
 }
+
+/** Lets a logged-in person approve the device that shows a code: `/device?code=ABCD-1234`. */
+function offerDeviceLogin() {
+  if (location.pathname !== "/device") return;
+  element("device").hidden = false;
+  element("device-code").value = new URLSearchParams(location.search).get("code") ?? "";
+  if (element("device-code").value) showDevice();
+}
+
+const devicePath = () => `/v1/device-logins/${encodeURIComponent(element("device-code").value.trim())}`;
+
+async function showDevice() {
+  const waiting = await ask("GET", devicePath());
+  element("device-answer").hidden = waiting.status !== 200;
+  if (waiting.status !== 200) {
+    notice(waiting.body.error, true);
+    return;
+  }
+  element("device-name").textContent = waiting.body.clientName;
+}
+
+async function answerDevice(verb) {
+  const answer = await ask("POST", `${devicePath()}/${verb}`, {});
+  if (answer.status === 200) element("device").hidden = true;
+  notice(answer.status === 200 ? `The login was ${verb === "deny" ? "denied" : "approved"}.` : answer.body.error,
+    answer.status !== 200);
+}
+
+element("device-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  showDevice();
+});
+element("device-approve").addEventListener("click", () => answerDevice("approve"));
+element("device-deny").addEventListener("click", () => answerDevice("deny"));
 
 element("logout").addEventListener("click", async () => {
   await ask("POST", "/v1/logout", {});

@@ -2,9 +2,13 @@
 
 mod actions;
 mod audit;
+mod gateway;
+mod login;
 mod orgs;
 mod policy;
 mod session;
+mod usage;
+mod workspaces;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,11 +22,15 @@ use crate::complete;
 
 pub(crate) use actions::{ActionsCommand, ModesCommand};
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
+pub(crate) use gateway::{GatewayArgs, web_url};
+pub(crate) use login::{ApproveArgs, ContextCommand, LOCAL, LoginArgs};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{
     ExplainArgs, GrantArgs, GrantsCommand, OverrideCommand, PolicyCommand, RiskArg, WriteArg,
 };
-pub(crate) use session::{NewArgs, Reach, SessionArgs, SessionCommand, web_url};
+pub(crate) use session::{DiffArgs, ExecArgs, LogsArgs, NewArgs, SessionArgs, SessionCommand};
+pub(crate) use usage::UsageArgs;
+pub(crate) use workspaces::{ConfigurationsArgs, ConfigurationsCommand, ReposArgs, ReposCommand};
 
 /// Runs coding agents in sandboxes, lets people watch and steer them, and keeps a record of what they did.
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
@@ -56,6 +64,28 @@ pub(crate) enum Command {
     Serve(Listen),
     /// Create, watch, prompt, stop and delete sessions
     Session(SessionArgs),
+    /// Manage the repositories that sessions work on
+    Repos(ReposArgs),
+    /// Manage the configurations that sessions start from
+    Configurations(ConfigurationsArgs),
+    /// Show requests, tokens and cost of models, by day, model or session
+    Usage(UsageArgs),
+    /// Log in to a gateway and use it for later commands, also from another machine
+    ///
+    /// Asks for an API key. Without one, shows a code; a logged-in person approves it on the gateway's page `/device` or
+    /// with `proliferate approve-login`. The address and the key are saved in a file that only you can read.
+    Login(LoginArgs),
+    /// Remove a saved login, and revoke its key if `login` created it
+    Logout {
+        /// The name of the login [default: the one in use]
+        #[arg(value_name = "NAME", add = ArgValueCandidates::new(complete::contexts))]
+        name: Option<String>,
+    },
+    /// Approve the login of a device that shows a code
+    ApproveLogin(ApproveArgs),
+    /// List saved logins, and choose the one to use
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Check everything that `serve` needs and say how to fix what is missing; changes nothing
     Doctor,
     /// Create a link that logs a member in once, within 15 minutes

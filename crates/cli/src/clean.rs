@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_gets_nothing_to_obey_and_nothing_is_hidden() {
+    fn control_characters_are_escaped_and_nothing_is_hidden() {
         assert_eq!(clean("a\x1b[2Jb\x07c\r\u{9b}31m\td\r\n"), "a\\u{1b}[2Jb\\u{7}c\\u{d}\\u{9b}31m\td\n");
         assert_eq!(clean("safe\u{202e}txt.exe"), "safe\\u{202e}txt.exe");
         assert_eq!(clean("Grüße 漢字 🙂"), "Grüße 漢字 🙂");
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn json_means_the_same_without_anything_to_obey() {
+    fn escaped_json_has_the_same_meaning() {
         let value = serde_json::json!({"a\u{9b}": "x\u{202e}y\u{7f}\u{1b}\n🙂"});
         let text = clean_json(&value.to_string());
         assert!(text.is_ascii() || !text.chars().any(is_obeyed), "{text}");

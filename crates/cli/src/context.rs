@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) rng: Rng,
     pub(crate) out: Output,
     pub(crate) insecure: Insecure,
+    /// The value of `--data-dir`. It counts before a saved login, and the commands that we suggest repeat it.
+    pub(crate) data_dir_option: Option<PathBuf>,
     /// The user who runs the command, as the ledger names them.
     pub(crate) operator: String,
     /// The database, opened on first use.
@@ -57,6 +59,7 @@ impl Context {
             rng: Rng::system(),
             out: Output::new(cli.json),
             insecure: if cli.insecure_sandbox { Insecure::Allowed } else { Insecure::Refused },
+            data_dir_option: cli.data_dir.clone(),
             operator: host_user(),
             opened: OnceCell::new(),
         })
@@ -112,6 +115,14 @@ impl Context {
         Ok(self.governance(store).administer(org, change).await?)
     }
 
+    /// A command to suggest to the user, for the same data directory.
+    pub(crate) fn suggest(&self, command: &str) -> String {
+        match &self.data_dir_option {
+            Some(dir) => format!("proliferate --data-dir {} {command}", quoted(&dir.to_string_lossy())),
+            None => format!("proliferate {command}"),
+        }
+    }
+
     /// Formats how long ago a time was.
     pub(crate) fn ago(&self, at: DateTime<Utc>) -> String {
         ago(at, self.clock.now())
@@ -129,8 +140,27 @@ impl Context {
     }
 }
 
+/// Text as a word for a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// The folder where `make up` installs the agent, relative to the binary it built, so that `PATH` need not be changed.
 fn tools_of_this_build() -> Option<PathBuf> {
     let root = std::env::current_exe().ok()?.ancestors().nth(3)?.to_owned();
     Some(root.join(".tools/node_modules/.bin")).filter(|folder| folder.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggested_words_survive_a_shell() {
+        assert_eq!(["/a/b-1", "a b", "it's", ""].map(quoted), ["/a/b-1", "'a b'", "'it'\\''s'", "''"]);
+    }
 }

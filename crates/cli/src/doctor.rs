@@ -71,16 +71,18 @@ impl Finding {
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
-    let (sandboxes, opencode, database, model, secrets, port) = tokio::join!(
-        isolation::look(context),
+    let (sandboxes, opencode, database, model, secrets, port, policy, script) = tokio::join!(
+        isolation::check(context),
         machine::opencode(config),
         services::database(config),
         services::model(config),
         settings::secrets(config),
         services::port(config),
+        settings::policy(config),
+        settings::script(config),
     );
     let mut findings = vec![machine::data_dir(config), machine::disk(config), database, secrets];
-    findings.extend([settings::policy(config), settings::checkpoints(config), settings::script(config)]);
+    findings.extend([policy, settings::checkpoints(config), script]);
     findings.extend([model, services::prices(config), services::shares(config), port]);
     findings.extend(sandboxes);
     findings.extend([machine::btrfs(config), opencode]);
@@ -90,7 +92,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 }
 
 /// The problems that a service logs at startup. Runs only the checks that are fast.
-pub(crate) fn lacks(config: &Config) -> Vec<Finding> {
+pub(crate) fn startup_problems(config: &Config) -> Vec<Finding> {
     let programs = ["opencode", "git", "rg"].map(|name| machine::program(config, name));
     let others = [machine::disk(config), machine::btrfs(config), services::prices(config)];
     programs.into_iter().chain(others).filter(|finding| finding.state != State::Good).collect()

@@ -184,9 +184,11 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let advice = match (&error, error.status()) {
             (_, Some(401)) => {
-                "`proliferate token user` beside the gateway makes a token, `proliferate keys create` a key"
+                "`proliferate login URL` logs in; beside the gateway, `proliferate keys create` makes a key"
             }
-            (_, Some(404)) => "`proliferate session ls` shows what there is",
+            (_, Some(404)) if error.reason().starts_with("Session not found") => {
+                "`proliferate session ls` shows what there is"
+            }
             (client::Error::Unreachable { .. }, _) => {
                 "is it running? `proliferate up` starts one, --url names another"
             }

@@ -59,8 +59,8 @@ const ORG: Kind = Kind("organization", "proliferate orgs ls");
 const USER: Kind = Kind("member", "proliferate users ls");
 const KEY: Kind = Kind("key", "proliferate keys ls");
 const GRANT: Kind = Kind("grant", "proliferate policy grants ls --all");
-const REPO: Kind = Kind("repository", "GET /v1/repos");
-pub(crate) const CONFIGURATION: Kind = Kind("configuration", "GET /v1/configurations");
+pub(crate) const REPO: Kind = Kind("repository", "proliferate repos ls");
+pub(crate) const CONFIGURATION: Kind = Kind("configuration", "proliferate configurations ls");
 pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
 
 /// The one candidate that `wanted` matches: by id, otherwise by name, otherwise by id prefix.

@@ -4,9 +4,13 @@ mod actions;
 mod args;
 mod clean;
 mod complete;
+mod configurations;
 mod context;
 mod doctor;
 mod failure;
+mod gateway_client;
+mod login;
+mod login_contexts;
 mod lookup;
 mod memory;
 mod output;
@@ -19,11 +23,13 @@ mod keys;
 mod operator;
 mod orgs;
 mod policy;
+mod repos;
 mod sandbox;
 mod secrets;
 mod serve;
 mod session;
 mod token;
+mod usage;
 mod users;
 
 use std::process::ExitCode;
@@ -95,6 +101,13 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Up(up) => serve::up(context, up.stop_agents).await,
         Command::Serve(_) => serve::serve(context).await,
         Command::Doctor => doctor::run(context).await,
+        Command::Repos(args) => repos::run(context, args).await,
+        Command::Configurations(args) => configurations::run(context, args).await,
+        Command::Usage(args) => usage::run(context, args).await,
+        Command::Login(args) => login::login(context, args).await,
+        Command::Logout { name } => login::logout(context, name).await,
+        Command::ApproveLogin(args) => login::approve(context, args).await,
+        Command::Context(command) => login::context(context, command),
         Command::LoginLink { member } => users::link(context, member).await,
         Command::Orgs(command) => orgs::run(context, command).await,
         Command::Users(command) => users::run(context, command).await,

@@ -45,7 +45,7 @@ impl Output {
     }
 
     /// Prints a list of additional results to stderr, so that they do not mix with the main result.
-    pub(crate) fn beside(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
+    pub(crate) fn list_on_stderr(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
         let text =
             if self.json { clean_json(&Value::Array(values).to_string()) } else { table(columns, rows) };
         let _ = writeln!(anstream::stderr(), "{text}");
@@ -133,14 +133,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_as_people_do() {
+    fn times_are_relative_until_thirty_days() {
         let now = DateTime::UNIX_EPOCH + TimeDelta::days(1000);
-        let told = |seconds| ago(now - TimeDelta::seconds(seconds), now);
+        let text = |seconds| ago(now - TimeDelta::seconds(seconds), now);
         assert_eq!(
-            [5, 61, 7_300, 100_000, 3_000_000].map(told),
+            [5, 61, 7_300, 100_000, 3_000_000].map(text),
             ["just now", "1 min ago", "2 h ago", "1 d ago", "1972-08-23"]
         );
-        assert_eq!([-5, -300].map(told), ["in a moment", "in 5 min"]);
+        assert_eq!([-5, -300].map(text), ["in a moment", "in 5 min"]);
     }
 
     #[test]

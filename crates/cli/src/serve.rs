@@ -32,20 +32,20 @@ pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failu
     if context.out.is_json() {
         announce(&gateway, link.as_ref());
     } else {
-        greet(&gateway, link.as_ref());
+        greet(context, &gateway, link.as_ref());
     }
     if let Some(warning) = exposed(&gateway) {
         warn(&warning);
     }
-    serve_until_stopped(gateway, life, stop_agents).await
+    serve_until_stopped(context, gateway, life, stop_agents).await
 }
 
 /// Runs the gateway and prints the address on which it listens. On the first start of a database it also prints the
 /// owner's login link, but only to a terminal: service logs are stored and read by others.
 pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
-    for lack in doctor::lacks(&context.config) {
-        tracing::warn!(check = lack.name, remedy = lack.remedy, "{}", lack.detail);
+    for problem in doctor::startup_problems(&context.config) {
+        tracing::warn!(check = problem.name, remedy = problem.remedy, "{}", problem.detail);
     }
     if let Some(warning) = exposed(&gateway) {
         tracing::warn!("{warning}");
@@ -60,12 +60,13 @@ pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
         match &link {
             Some(link) => line(&format!("first start: log in, once, with {}", link.expose_secret())),
             None if first.is_some() => {
-                line("first start: `proliferate login-link` prints a link that logs the first owner in");
+                let command = context.suggest("login-link");
+                line(&format!("first start: `{command}` prints a link that logs the first owner in"));
             }
             None => {}
         }
     }
-    serve_until_stopped(gateway, life, false).await
+    serve_until_stopped(context, gateway, life, false).await
 }
 
 /// Starts the gateway. Installs the signal handlers first, because a caller may send a stop signal as soon as it reads
@@ -93,7 +94,12 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve_until_stopped(gateway: Gateway, life: Lifecycle, stop_agents: bool) -> Result<(), Failure> {
+async fn serve_until_stopped(
+    context: &Context,
+    gateway: Gateway,
+    life: Lifecycle,
+    stop_agents: bool,
+) -> Result<(), Failure> {
     tracing::info!(url = %gateway.app.public_url, version = env!("CARGO_PKG_VERSION"), "serving");
     tokio::spawn(async {
         tokio::time::sleep(STARTED).await;
@@ -103,11 +109,11 @@ async fn serve_until_stopped(gateway: Gateway, life: Lifecycle, stop_agents: boo
     if !gateway.run(&life).await {
         tracing::warn!("stopped hard: requests were cut off");
     }
-    leave_agents(&app.runtime.sandboxes, stop_agents).await
+    leave_agents(context, &app.runtime.sandboxes, stop_agents).await
 }
 
 /// Lists the agents that keep running after the gateway stops, as they do by design, or ends them if `stop` is set.
-async fn leave_agents(sandboxes: &Sandboxes, stop: bool) -> Result<(), Failure> {
+async fn leave_agents(context: &Context, sandboxes: &Sandboxes, stop: bool) -> Result<(), Failure> {
     if !sandboxes.provider.capabilities().owns_processes {
         return Ok(());
     }
@@ -128,8 +134,9 @@ async fn leave_agents(sandboxes: &Sandboxes, stop: bool) -> Result<(), Failure> 
     tracing::info!(sandboxes = names, "agents keep running");
     let _ = writeln!(
         anstream::stderr(),
-        "{} agents keep running: {names}\nend them with `proliferate sandbox halt --all`, or next time with `up --stop-agents`",
-        running.len()
+        "{} agents keep running: {names}\nend them with `{}`, or next time with `up --stop-agents`",
+        running.len(),
+        context.suggest("sandbox halt --all")
     );
     Ok(())
 }
@@ -174,7 +181,7 @@ fn exposed(gateway: &Gateway) -> Option<String> {
     })
 }
 
-fn greet(gateway: &Gateway, link: Option<&SecretString>) {
+fn greet(context: &Context, gateway: &Gateway, link: Option<&SecretString>) {
     let app = &gateway.app;
     let model = match app.llm.as_ref() {
         Llm::Scripted(_) => {
@@ -197,11 +204,11 @@ fn greet(gateway: &Gateway, link: Option<&SecretString>) {
     }
     if let Some(link) = link {
         row("Log in", &format!("{BOLD}{}{BOLD:#}", link.expose_secret()));
-        row("", "works once, within 15 minutes; another: proliferate login-link");
+        row("", &format!("works once, within 15 minutes; another: {}", context.suggest("login-link")));
     }
     row("Model", &model);
     row("Sandbox", app.runtime.sandboxes.name());
     row("Data", &data);
-    row("Check", "proliferate doctor");
+    row("Check", &context.suggest("doctor"));
     row("Stop", "Ctrl-C\n");
 }

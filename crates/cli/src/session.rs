@@ -1,24 +1,27 @@
 //! `session`: works with sessions from a terminal. It uses only the public API, so it works from any machine.
 
 mod attach;
+mod copy;
+mod create;
 mod editor;
-mod reach;
 mod screen;
 mod turns;
+mod work;
 
 use std::io::Read as _;
 use std::process::ExitCode;
 
 use client::{Client, Event, Watch};
-use proto::http::{AgentConfig, CreateSession, PostMessage, SessionQuery};
+use proto::http::{PostMessage, SessionQuery};
 use proto::socket::{Message, MessageSource, ServerMessage};
-use proto::{ClientType, ConfigurationId, Session, SessionId, SessionStatus, SessionType};
+use proto::{Session, SessionId, SessionStatus};
 use serde_json::json;
 
-use crate::args::{NewArgs, SessionArgs, SessionCommand};
+use crate::args::{SessionArgs, SessionCommand};
 use crate::clean::{clean, shortened};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::gateway_client::connect;
 use crate::lookup::{self, Candidate, pick};
 use crate::output::json_line;
 use attach::Attached;
@@ -28,12 +31,12 @@ use screen::Screen;
 const TITLE: usize = 50;
 const REASON: usize = 80;
 /// The maximum number of sessions to search by name.
-const MOST_LOOKED_THROUGH: u32 = 1_000;
+const MAX_SEARCHED: u32 = 1_000;
 
 pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode, Failure> {
-    let client = reach::client(context, args.reach).await?;
+    let client = connect(context, args.gateway).await?;
     match args.command {
-        SessionCommand::New(new) => return make(context, client, new).await,
+        SessionCommand::New(new) => return create::create(context, client, new).await,
         SessionCommand::Attach { id, full } => {
             let id = find(&client, &id).await?;
             return Attached::open(context, client, id, full).await?.run().await;
@@ -61,6 +64,10 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
             let id = find(&client, &id).await?;
             show(context, &client, id, full).await?;
         }
+        SessionCommand::Diff(args) => work::diff(context, &client, args).await?,
+        SessionCommand::Exec(args) => return work::exec(context, &client, args).await,
+        SessionCommand::Cp { from, to } => copy::cp(context, &client, &from, &to).await?,
+        SessionCommand::Logs(args) => work::logs(context, &client, args).await?,
         SessionCommand::Stop { ids, discard } => {
             let ids = find_all(&client, &ids).await?;
             for id in &ids {
@@ -80,13 +87,16 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
 }
 
 /// The id of the session with this name or id prefix. A complete id is returned without a lookup.
-async fn find(client: &Client, named: &str) -> Result<SessionId, Failure> {
+pub(crate) async fn find(client: &Client, named: &str) -> Result<SessionId, Failure> {
     if let Ok(id) = named.parse() {
         return Ok(id);
     }
-    let all = list(client, None, MOST_LOOKED_THROUGH).await?.into_iter();
-    let all: Vec<_> = all.map(|session| Candidate::new(session.id, session.title)).collect();
-    pick(lookup::SESSION, named, &all)
+    pick(lookup::SESSION, named, &candidates(client).await?)
+}
+
+pub(crate) async fn candidates(client: &Client) -> Result<Vec<Candidate<SessionId>>, Failure> {
+    let all = list(client, None, MAX_SEARCHED).await?.into_iter();
+    Ok(all.map(|session| Candidate::new(session.id, session.title)).collect())
 }
 
 async fn find_all(client: &Client, named: &[String]) -> Result<Vec<SessionId>, Failure> {
@@ -95,65 +105,6 @@ async fn find_all(client: &Client, named: &[String]) -> Result<Vec<SessionId>, F
         ids.push(find(client, named).await?);
     }
     Ok(ids)
-}
-
-async fn find_configuration(client: &Client, named: &str) -> Result<String, Failure> {
-    if named.parse::<ConfigurationId>().is_ok() {
-        return Ok(named.to_owned());
-    }
-    let all = client.configurations().await?.configurations.into_iter();
-    let all: Vec<_> = all.map(|one| Candidate::new(one.id, [one.name])).collect();
-    Ok(pick(lookup::CONFIGURATION, named, &all)?.to_string())
-}
-
-async fn make(context: &Context, client: Client, new: NewArgs) -> Result<ExitCode, Failure> {
-    let configuration_id = match &new.configuration {
-        Some(named) => Some(find_configuration(&client, named).await?),
-        None => None,
-    };
-    let wanted = CreateSession {
-        organization_id: None,
-        configuration_id,
-        managed_configuration: None,
-        cli_configuration: None,
-        session_type: SessionType::Coding,
-        client_type: ClientType::Cli,
-        client_metadata: None,
-        sandbox_mode: None,
-        snapshot_id: None,
-        initial_prompt: new.prompt.clone(),
-        title: new.title,
-        agent_config: new.model.map(|model| AgentConfig { model_id: Some(model.as_str().to_owned()) }),
-        automation_id: None,
-        trigger_id: None,
-        trigger_event_id: None,
-        trigger_context: None,
-        ssh_options: None,
-    };
-    let made = client.create(&wanted, Some(&key(context))).await?;
-    let id = made.session_id;
-    let value = json!({ "id": id, "status": made.status, "configurationId": made.configuration_id });
-    context.out.result(&value, &id.to_string());
-    if new.attach {
-        let attached = Attached::open(context, client, id, false).await?;
-        return attached.expecting(new.prompt).run().await;
-    }
-    if new.prompt.is_some() {
-        boot(&client, id).await?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Boots a session so that it runs its first prompt: the first watcher boots it, and it keeps running after the
-/// watcher disconnects.
-async fn boot(client: &Client, id: SessionId) -> Result<(), Failure> {
-    let mut stream = client.connect(id, Watch::default()).await?;
-    while let Some(event) = stream.next().await {
-        if matches!(event?, Event::Frame(frame) if matches!(frame.message, ServerMessage::Init { .. })) {
-            break;
-        }
-    }
-    Ok(())
 }
 
 /// Sends a prompt and returns its message id. An idempotency key makes network retries safe.
@@ -187,7 +138,7 @@ async fn list(client: &Client, status: Option<SessionStatus>, limit: u32) -> Res
         limit.checked_sub(u32::try_from(found.len()).unwrap_or(limit)).filter(|n| *n > 0)
     {
         let query = SessionQuery { status, limit: Some(missing.min(50)), after, ..SessionQuery::default() };
-        let page = client.list(&query).await.map_err(unlisted)?;
+        let page = client.list(&query).await.map_err(explain_list_error)?;
         found.extend(page.sessions);
         after = page.next;
         if after.is_none() {
@@ -198,7 +149,7 @@ async fn list(client: &Client, status: Option<SessionStatus>, limit: u32) -> Res
 }
 
 /// Explains a failed listing. Every gateway has a session list, so a 404 means that the URL is not one of a gateway.
-fn unlisted(error: client::Error) -> Failure {
+fn explain_list_error(error: client::Error) -> Failure {
     match error.status() {
         Some(404) => {
             Failure::failed(format!("{error}: --url must be the address that `proliferate up` prints"))

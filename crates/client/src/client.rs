@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::http::{
-    ConfigurationList, CreateSession, CreatedSession, Me, MessagePage, MessageQuery, OkReply, PostMessage,
-    PromptReply, RenameSession, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
+    CreateSession, CreatedSession, MessagePage, MessageQuery, OkReply, PostMessage, PromptReply,
+    RenameSession, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -37,8 +37,17 @@ impl Client {
         let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
             .map_err(|_| Error::BadToken)?;
         bearer.set_sensitive(true);
+        Self::with_headers(base, HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
+    }
+
+    /// A client that sends no token, for logging in.
+    pub fn without_token(base: Url) -> Result<Self, Error> {
+        Self::with_headers(base, HeaderMap::new())
+    }
+
+    fn with_headers(base: Url, headers: HeaderMap) -> Result<Self, Error> {
         let http = reqwest::Client::builder()
-            .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
+            .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             // The stream needs a protocol upgrade, which only HTTP/1.1 has.
             .http1_only()
@@ -47,11 +56,6 @@ impl Client {
             .build()
             .map_err(|error| Error::HttpClient(cause(&error)))?;
         Ok(Self { http, base })
-    }
-
-    /// Returns the owner of the token.
-    pub async fn me(&self) -> Result<Me, Error> {
-        read(self.get(self.url(&["v1", "me"]))).await
     }
 
     /// Creates a session. With an idempotency key, a repeated call does not create another one.
@@ -81,11 +85,6 @@ impl Client {
         let mut url = self.url(&["proliferate", &session.to_string(), "messages"]);
         append_query(&mut url, &MessageQuery { before: before.map(str::to_owned) });
         read(self.get(url)).await
-    }
-
-    /// The configurations that sessions can start from.
-    pub async fn configurations(&self) -> Result<ConfigurationList, Error> {
-        read(self.get(self.url(&["v1", "configurations"]))).await
     }
 
     /// Sends a prompt and returns the id of its message. With an idempotency key, a repeated call does not
@@ -145,7 +144,7 @@ impl Client {
         url
     }
 
-    fn url(&self, path: &[&str]) -> Url {
+    pub(crate) fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
         // Fails only for URLs that cannot have a path, which are not HTTP URLs; the request then fails with a
         // clear error.
@@ -155,11 +154,11 @@ impl Client {
         url
     }
 
-    fn get(&self, url: Url) -> RequestBuilder {
+    pub(crate) fn get(&self, url: Url) -> RequestBuilder {
         self.http.request(Method::GET, url)
     }
 
-    fn post(&self, path: &[&str], key: Option<&str>) -> RequestBuilder {
+    pub(crate) fn post(&self, path: &[&str], key: Option<&str>) -> RequestBuilder {
         let request = self.http.request(Method::POST, self.url(path));
         match key {
             Some(key) => request.header(IDEMPOTENCY_KEY, key),
@@ -168,11 +167,11 @@ impl Client {
     }
 }
 
-async fn ok(request: RequestBuilder) -> Result<(), Error> {
+pub(crate) async fn ok(request: RequestBuilder) -> Result<(), Error> {
     read::<OkReply>(request).await.map(drop)
 }
 
-async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
+pub(crate) async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
     read_within(request, RESPONSE_TIMEOUT).await
 }
 
@@ -199,7 +198,7 @@ pub(crate) fn display_origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-fn append_query<T: Serialize>(url: &mut Url, query: &T) {
+pub(crate) fn append_query<T: Serialize>(url: &mut Url, query: &T) {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(query) else { return };
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -51,6 +51,14 @@ impl Error {
         }
     }
 
+    /// The message of an error response; empty for other errors.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Refused { message, .. } => message,
+            _ => "",
+        }
+    }
+
     /// Whether a later attempt may succeed, because the gateway is unavailable or busy.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! A Rust client for the gateway's public API: sessions over HTTP, and their event stream over a `WebSocket`
+//! A Rust client for the gateway's public API: sessions and workspaces over HTTP, and the event stream of a session over a `WebSocket`
 //! that reconnects automatically.
 //!
 //! It depends only on the wire types (`proto`) and not on the gateway's internals, so that any other program
@@ -6,8 +6,12 @@
 
 mod client;
 mod error;
+mod identity;
+mod sandbox;
 mod stream;
+mod workspaces;
 
 pub use client::Client;
 pub use error::Error;
+pub use sandbox::{Download, ExecOutput};
 pub use stream::{Event, Stream, Watch};

@@ -23,6 +23,7 @@ pub enum Subject {
     Automation,
     Database,
     VaultKey,
+    Sandbox,
 }
 
 impl Subject {
@@ -40,6 +41,7 @@ impl Subject {
             Self::Automation => "automation",
             Self::Database => "database",
             Self::VaultKey => "vault_key",
+            Self::Sandbox => "sandbox",
         }
     }
 

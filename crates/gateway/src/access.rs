@@ -79,6 +79,7 @@ acts! {
     Steer: "cancel, heartbeat" [Yes Yes Yes Yes No]
     EagerStart: "eager start" [No No No Yes No]
     ChangeSession: "rename, stop, snapshot, git branch, commit, push and pull request, services, proxies" [Yes No Yes No No]
+    EnterSandbox: "run commands, copy files, read differences and logs in the sandbox of a session" [Yes No Yes No No]
     DeleteSession: "delete a session" [Yes No Yes No No]
     MakeTicket: "make and revoke own tickets" [Yes Yes Yes No No]
     CallPlatformTool: "call a platform tool of the session" [No No No No Own]
@@ -94,11 +95,11 @@ acts! {
     ReadWorkspaces: "read repositories and configurations" [Yes Yes Yes Yes No]
     MakeConfiguration: "make a configuration from existing repositories" [Yes Yes Yes No No]
     ChangeConfiguration: "change a configuration, start a setup session on it" [Yes No Yes No No]
-    ReadOrganization: "list members, names of secrets, egress rules and records, modes, automations and their runs" [Yes Yes Yes No No]
+    ReadOrganization: "list members, names of secrets, egress rules and records, modes, usage, automations and their runs" [Yes Yes Yes No No]
     ManageOrganization: "add or remove repositories, secrets, members, automations; change egress rules and modes; remove configurations" [No No Yes No No]
     RunAutomation: "run an automation; cancel, repeat, assign and settle its runs" [Yes Yes Yes No No]
     ManageRoles: "change roles, add or remove admins and owners" [No No Owner No No]
-    ManageOwnKeys: "make, list and revoke own API keys" [Yes Yes Yes No No]
+    ManageOwnKeys: "make, list and revoke own API keys, let a device log in" [Yes Yes Yes No No]
     ManageOthersKeys: "list and revoke other people's API keys" [No No Yes No No]
 }
 

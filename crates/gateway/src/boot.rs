@@ -119,7 +119,7 @@ impl Gateway {
         let settings = config.gate_settings();
         let gate = OpenGate::open(&settings, &store, &clock, &rng, &instance).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
-        let (shares, space) = (Shares::new(&config), Space::of(&config.data_dir));
+        let (shares, space) = (Shares::new(&config, &clock), Space::of(&config.data_dir));
         let parts = Parts {
             store,
             clock,

@@ -22,6 +22,7 @@ pub(crate) use leave::{end_left_behind, leave};
 pub use network::{Counted, Network, Networks, check_rules, outcome_of, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::keep as keep_pool;
+pub(crate) use prepare::SERVICE as AGENT_SERVICE;
 pub(crate) use repositories::{Checkout, Repositories};
 pub(crate) use room::{GIT_CONFIG, GIT_IDENTITY, OURS};
 pub use room::{Held, Inside, Room, Wanted};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use shares::{Pool, PoolLimits};
+use clock::Clock;
+use shares::{Pool, PoolLimits, Quota, Rate, RateLimits};
 
 use crate::config::Config;
 
@@ -16,7 +17,17 @@ pub struct Shares {
     pub memory: Arc<Pool>,
     /// Memory for bodies of unauthenticated senders.
     pub anonymous_memory: Arc<Pool>,
+    /// Device logins: starting, polling and answering them.
+    pub device_logins: Rate,
 }
+
+/// A device polls 12 times a minute, and a person answers a few. An attacker who guesses codes gets no further.
+const DEVICE_LOGINS: RateLimits = RateLimits {
+    name: "device logins",
+    session: Quota { per_minute: 20, burst: 20 },
+    org: Quota { per_minute: 200, burst: 200 },
+    address: Quota { per_minute: 120, burst: 60 },
+};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -35,8 +46,9 @@ impl Shares {
         ]
     }
 
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, clock: &Clock) -> Self {
         let [requests, model_requests, memory, anonymous_memory] = Self::limits(config).map(Pool::new);
-        Self { requests, model_requests, memory, anonymous_memory }
+        let device_logins = Rate::new(DEVICE_LOGINS, clock.clone());
+        Self { requests, model_requests, memory, anonymous_memory, device_logins }
     }
 }

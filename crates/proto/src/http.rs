@@ -5,14 +5,17 @@ mod automation;
 mod basics;
 mod contract;
 mod create;
+mod device_login;
 mod egress;
 mod identity;
 mod media;
 mod prompt;
 mod question;
+mod sandbox;
 mod session;
 mod status;
 mod tools;
+mod usage;
 mod workspace;
 
 pub use actions::{
@@ -35,6 +38,10 @@ pub use create::{
     AgentConfig, CliConfiguration, ConfigurationChoice, CreateSession, CreateSessionError, CreatedSandbox,
     CreatedSession, ManagedConfiguration, SshOptions,
 };
+pub use device_login::{
+    DeviceOrg, DeviceToken, DeviceUser, PollDeviceLogin, StartDeviceLogin, StartedDeviceLogin,
+    WaitingDeviceLogin,
+};
 pub use egress::{EgressEntry, EgressList, EgressQuery, EgressRules};
 pub use identity::{
     AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
@@ -44,9 +51,14 @@ pub use identity::{
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
 pub use question::{AnswerQuestion, QuestionEntry, QuestionList};
+pub use sandbox::{
+    DiffQuery, ExecCommand, ExecFrame, FileEntry, FileKind, FileListing, FileQuery, LogQuery, RepoDiff,
+    SessionDiff,
+};
 pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery, StopQuery};
 pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
+pub use usage::{UsageBy, UsageEntry, UsageQuery, UsageReport, UsageSums};
 pub use workspace::{
     AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, OrgQuery,
     RepoEntry, RepoList, RepoPlace,

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::str::FromStr;
 
-use proto::http::{RunState, TokenSource};
+use proto::http::{FileKind, RunState, TokenSource, UsageBy};
 use proto::socket::{
     AutoStartMode, CloseCode, GitAction, GitCode, MessageRole, MessageSource, QuestionKind, QuestionState,
     SnapshotTarget, ToolStatus, TurnOutcome, WireStatus,
@@ -53,6 +53,8 @@ where
 fn each_enum_has_exactly_its_values() {
     check(SessionStatus::ALL, "pending starting running paused stopped suspended failed");
     check(SessionType::ALL, "coding setup cli");
+    check(UsageBy::ALL, "day model session");
+    check(FileKind::ALL, "file folder symlink other");
     check(ClientType::ALL, "web slack cli automation");
     check(WebhookScheme::ALL, "generic github linear");
     check(TriggerKind::ALL, "manual webhook cron");

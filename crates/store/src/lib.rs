@@ -14,6 +14,7 @@ mod row;
 mod sqlite;
 
 // Identity.
+mod device_login;
 mod key;
 mod login;
 mod login_session;
@@ -73,6 +74,7 @@ pub use automation_run::{Advanced, AutomationRun, AutomationRunEvent, Automation
 pub use automation_trigger::{CronFiring, Fired, MAX_OPEN_RUNS, NewTriggerEvent, TriggerEvent};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use db::{Durability, Store};
+pub use device_login::{DeviceLogin, NewDeviceLogin};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
 pub use event::{EventBatch, NewBatch};
@@ -109,7 +111,7 @@ pub use standing::{Standing, UserCredential};
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
 pub use transcript::{Reach, Transcript, TranscriptWrite};
-pub use usage::{OrgBudget, Usage};
+pub use usage::{OrgBudget, Usage, UsageFilter, UsageGroup, UsageKey};
 
 /// SHA-256 of a credential, which is stored instead of the credential.
 pub type TokenHash = [u8; 32];

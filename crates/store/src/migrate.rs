@@ -28,6 +28,11 @@ impl Migration {
         Self { version: 21, name: "automations", text: include_str!("../migrations/0021_automations.sql") },
         Self { version: 22, name: "questions", text: include_str!("../migrations/0022_questions.sql") },
         Self {
+            version: 25,
+            name: "devices and usage",
+            text: include_str!("../migrations/0025_devices_and_usage.sql"),
+        },
+        Self {
             version: 27,
             name: "trigger context",
             text: include_str!("../migrations/0027_trigger_context.sql"),

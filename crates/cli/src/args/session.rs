@@ -4,8 +4,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use proto::{ModelId, SessionStatus};
-use url::Url;
 
+use super::gateway::GatewayArgs;
 use super::words;
 use crate::complete;
 
@@ -13,21 +13,9 @@ use crate::complete;
 #[derive(Args)]
 pub(crate) struct SessionArgs {
     #[command(flatten)]
-    pub(crate) reach: Reach,
+    pub(crate) gateway: GatewayArgs,
     #[command(subcommand)]
     pub(crate) command: SessionCommand,
-}
-
-/// The gateway that a command talks to, and the credential.
-#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
-#[derive(Args)]
-pub(crate) struct Reach {
-    /// The gateway [setting PROLIFERATE_URL, default: the listen address of these settings]
-    #[arg(long, global = true, value_name = "URL", value_parser = web_url)]
-    pub(crate) url: Option<Url>,
-    /// A token or API key [setting PROLIFERATE_TOKEN, default: a token of the first owner, from a readable data directory]
-    #[arg(long, global = true, value_name = "TOKEN")]
-    pub(crate) token: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -85,6 +73,22 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         full: bool,
     },
+    /// Show the changes in the repositories of the workspace, including new files
+    Diff(DiffArgs),
+    /// Run a command in the sandbox of a session; its output and exit code are passed on
+    Exec(ExecArgs),
+    /// Copy files and folders between this machine and the sandbox of a session
+    ///
+    /// One of FROM and TO is SESSION:PATH, where PATH is relative to the workspace, or to the home folder after ~/.
+    /// Symlinks are left out.
+    Cp {
+        /// What to copy: PATH, or SESSION:PATH
+        from: String,
+        /// Where to: PATH, or SESSION:PATH
+        to: String,
+    },
+    /// Print the log of the agent, or of a service in the sandbox
+    Logs(LogsArgs),
     /// Save the files of sessions and stop their sandboxes; a later prompt continues from there
     ///
     /// A session whose files cannot be saved keeps running, and the command prints why.
@@ -105,6 +109,47 @@ pub(crate) enum SessionCommand {
 }
 
 #[derive(Args)]
+pub(crate) struct DiffArgs {
+    /// The session, by id, the beginning of its id, or title
+    #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+    pub(crate) id: String,
+    /// Compare with this commit, branch or tag [default: the last commit]
+    #[arg(long, value_name = "REF")]
+    pub(crate) base: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct ExecArgs {
+    /// The session, by id, the beginning of its id, or title
+    #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+    pub(crate) id: String,
+    /// Run in this folder of the workspace, or of the home folder after ~/
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cwd: Option<String>,
+    /// Send standard input to the command, up to its end
+    #[arg(long)]
+    pub(crate) stdin: bool,
+    /// Kill the command after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) timeout: u64,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct LogsArgs {
+    /// The session, by id, the beginning of its id, or title
+    #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+    pub(crate) id: String,
+    /// The service [default: the agent]
+    pub(crate) service: Option<String>,
+    /// Continue with new output until the service ends
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct NewArgs {
     /// The first prompt
     #[arg(long, value_name = "TEXT")]
@@ -112,6 +157,12 @@ pub(crate) struct NewArgs {
     /// The configuration to start from, by name or id [default: an empty workspace]
     #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
+    /// The repository to work on, by address, folder, name or id; a new one is added, which only admins may
+    #[arg(long, value_name = "URL|PATH", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
+    pub(crate) repo: Option<String>,
+    /// Check out this branch before the agent starts
+    #[arg(long, value_name = "BRANCH")]
+    pub(crate) branch: Option<String>,
     /// The title of the session
     #[arg(long)]
     pub(crate) title: Option<String>,
@@ -121,15 +172,6 @@ pub(crate) struct NewArgs {
     /// Attach to the new session, as `session attach` does
     #[arg(long)]
     pub(crate) attach: bool,
-}
-
-/// The address of a gateway.
-pub(crate) fn web_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| error.to_string())?;
-    if matches!(url.scheme(), "http" | "https") && url.has_host() {
-        return Ok(url);
-    }
-    Err("must begin with http:// or https:// and name a host".to_owned())
 }
 
 fn models() -> impl TypedValueParser<Value = ModelId> {

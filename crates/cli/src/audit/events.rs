@@ -42,11 +42,11 @@ pub(super) async fn tail(
             print(context, entry);
         }
     }
-    if follow { go_on(context, &store, chain.as_ref(), next).await } else { Ok(()) }
+    if follow { follow_events(context, &store, chain.as_ref(), next).await } else { Ok(()) }
 }
 
 /// Prints new events from this position on until Ctrl-C.
-async fn go_on(
+async fn follow_events(
     context: &Context,
     store: &Store,
     chain: Option<&Chain>,

@@ -27,8 +27,9 @@ pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure>
     let newest = checkpoints.iter().map(|checkpoint| checkpoint.size).max().unwrap_or_default();
     let size = if signed { newest } else { store.ledger_size().await? };
     let spinner = context.out.spinner("exporting the ledger");
-    let told = |count: u64| spinner.set_message(format!("exporting the ledger: {count} of {size} records"));
-    let records = write_records(&store, &mut ledger, size, told).await;
+    let progress =
+        |count: u64| spinner.set_message(format!("exporting the ledger: {count} of {size} records"));
+    let records = write_records(&store, &mut ledger, size, progress).await;
     spinner.finish_and_clear();
     let records = records?;
     ledger.flush().and_then(|()| ledger.get_ref().sync_all()).map_err(failed)?;
@@ -53,7 +54,7 @@ async fn write_records(
     store: &Store,
     out: &mut impl Write,
     size: u64,
-    told: impl Fn(u64),
+    progress: impl Fn(u64),
 ) -> Result<u64, Failure> {
     let failed = |error: io::Error| Failure::failed(format!("cannot write the export: {error}"));
     let mut written = 0;
@@ -67,7 +68,7 @@ async fn write_records(
             writeln!(out, "{}", entry.to_line()).map_err(failed)?;
         }
         written += page.len() as u64;
-        told(written);
+        progress(written);
     }
     Ok(written)
 }

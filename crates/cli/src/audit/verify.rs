@@ -32,7 +32,7 @@ struct Bad {
 struct Good {
     report: Report,
     /// The number of runs and artifacts that match the ledger, if a database was verified.
-    beside: Option<(u64, u64)>,
+    live_rows: Option<(u64, u64)>,
     remark: Option<&'static str>,
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
     spinner.finish_and_clear();
     match verified? {
         Ok(good) => {
-            tell(context, &good);
+            report(context, &good);
             Ok(())
         }
         Err(Bad { record, problem }) => {
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
     }
 }
 
-fn tell(context: &Context, Good { report, beside, remark }: &Good) {
+fn report(context: &Context, Good { report, live_rows, remark }: &Good) {
     let unproven: Vec<String> = report
         .unproven
         .iter()
@@ -78,7 +78,7 @@ fn tell(context: &Context, Good { report, beside, remark }: &Good) {
         "{} records in {} chains verified, {} checkpoints agree",
         report.records, report.chains, report.checkpoints
     )];
-    if let Some((runs, artifacts)) = beside {
+    if let Some((runs, artifacts)) = live_rows {
         value["runs"] = json!(runs);
         value["artifacts"] = json!(artifacts);
         lines.push(format!("{runs} runs and {artifacts} artifacts agree with them"));
@@ -95,10 +95,10 @@ fn exported(
     key: Option<PublicKey>,
     spinner: &ProgressBar,
 ) -> Result<Result<Good, Bad>, Failure> {
-    let beside = folder.join(CHECKPOINTS);
+    let stored_here = folder.join(CHECKPOINTS);
     let (checkpoints, remark) = match checkpoint {
         Some(file) => (read_checkpoint_file(file)?, None),
-        None if beside.exists() => (read_checkpoint_file(&beside)?, Some(SAME_PLACE)),
+        None if stored_here.exists() => (read_checkpoint_file(&stored_here)?, Some(SAME_PLACE)),
         None => (Vec::new(), None),
     };
     let path = folder.join(LEDGER);
@@ -121,7 +121,7 @@ fn exported(
             spinner.set_message(format!("verifying the ledger: {count} records"));
         }
     }
-    Ok(verifier.finish().map(|report| Good { report, beside: None, remark }).map_err(Bad::from))
+    Ok(verifier.finish().map(|report| Good { report, live_rows: None, remark }).map_err(Bad::from))
 }
 
 /// Verifies the database, even while a gateway is running: the ledger, and the runs and artifacts that the API serves
@@ -148,7 +148,7 @@ async fn live(
             Ok(Err(Fault::Key.into()))
         }
         Ok(Verified { report, runs, artifacts }) => {
-            Ok(Ok(Good { report, beside: Some((runs, artifacts)), remark: None }))
+            Ok(Ok(Good { report, live_rows: Some((runs, artifacts)), remark: None }))
         }
         Err(VerifyError::Ledger(fault)) => Ok(Err(fault.into())),
         Err(VerifyError::Row(difference)) => {

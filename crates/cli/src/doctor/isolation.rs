@@ -29,7 +29,7 @@ const PROBES: [(&str, &str); 10] = [
     ("a writable workspace", "touch /home/user/workspace/x"),
 ];
 
-pub(super) async fn look(context: &Context) -> Vec<Finding> {
+pub(super) async fn check(context: &Context) -> Vec<Finding> {
     match &context.config.sandboxes.engine {
         Engine::Local => {}
         Engine::Attach(_) => return vec![Finding::good(NAME, "agents run elsewhere: it is theirs to give")],
@@ -126,8 +126,9 @@ fn limits(report: LimitsReport) -> Finding {
     };
     let kinds = [("hard", Strength::Hard), ("soft", Strength::Soft), ("none", Strength::None)];
     let kinds = kinds.map(|(word, strength)| (word, of(strength)));
-    let said: Vec<_> = kinds.iter().filter(|(_, names)| !names.is_empty()).collect();
-    let detail = said.iter().map(|(word, names)| format!("{word}: {names}")).collect::<Vec<_>>().join("; ");
+    let present: Vec<_> = kinds.iter().filter(|(_, names)| !names.is_empty()).collect();
+    let detail =
+        present.iter().map(|(word, names)| format!("{word}: {names}")).collect::<Vec<_>>().join("; ");
     // Disk use is always measured, never limited by the kernel. Warn only about limits that the kernel could enforce
     // and does not.
     if report.memory == Strength::Hard && report.cpu == Strength::Hard {

@@ -1,6 +1,7 @@
 //! Checks what the settings point to, by opening it as the gateway will: keys, policy, checkpoints, the model's
 //! script.
 
+use files::FileWork;
 use gate::read_policy;
 use gateway::config::{Config, Database};
 use gateway::keyring::Keyring;
@@ -35,10 +36,17 @@ pub(super) async fn secrets(config: &Config) -> Finding {
     }
 }
 
-pub(super) fn policy(config: &Config) -> Finding {
+/// Reads with a time limit: a named pipe or a dead mount in the folder would block for ever.
+pub(super) async fn policy(config: &Config) -> Finding {
     const NAME: &str = "policy";
     let place = config.policy_dir.as_ref().map_or("built-in".to_owned(), |dir| dir.display().to_string());
-    match read_policy(config.policy_dir.as_deref()) {
+    let folder = config.policy_dir.clone();
+    let read = FileWork::default().run(move || read_policy(folder.as_deref())).await;
+    let read = match read {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match read {
         Ok(policy) => Finding::good(NAME, format!("{place}, {} lanes", policy.lanes().count())),
         Err(error) => Finding::bad(
             NAME,
@@ -64,14 +72,15 @@ pub(super) fn checkpoints(config: &Config) -> Finding {
     }
 }
 
-pub(super) fn script(config: &Config) -> Finding {
+pub(super) async fn script(config: &Config) -> Finding {
     const NAME: &str = "model script";
     let Some(path) = &config.model_script else { return Finding::good(NAME, "not set: the built-in one") };
     let without_key = Config { anthropic_api_key: None, ..config.clone() };
-    match Llm::open(&without_key) {
-        Ok(_) => Finding::good(NAME, path.display().to_string()),
-        Err(error) => {
-            Finding::bad(NAME, error.to_string(), "correct the file that PROLIFERATE_MODEL_SCRIPT names")
-        }
-    }
+    let read = FileWork::default().run(move || Llm::open(&without_key).map(drop)).await;
+    let problem = match read {
+        Ok(Ok(())) => return Finding::good(NAME, path.display().to_string()),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Finding::bad(NAME, problem, "correct the file that PROLIFERATE_MODEL_SCRIPT names")
 }

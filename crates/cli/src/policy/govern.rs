@@ -26,8 +26,8 @@ pub(super) async fn grant(context: &Context, args: &GrantArgs) -> Result<(), Fai
     let GrantArgs { user, org, ticket, reason, minutes } = args;
     let org = context.org(&store, Some(org)).await?;
     let id = context.user(&store, org, user).await?;
-    let asked = Grant { org, user: id, ticket, reason, minutes: *minutes };
-    let grant = context.governance(&store).grant(&asked).await?;
+    let grant_request = Grant { org, user: id, ticket, reason, minutes: *minutes };
+    let grant = context.governance(&store).grant(&grant_request).await?;
     let until = iso::text(&grant.valid_until);
     let sentence = format!(
         "{user} may use the override lane until {until}, in calls whose scope has override_ticket_id {ticket:?} \

@@ -28,7 +28,7 @@ struct Replayed {
 
 impl Replayed {
     /// Describes the decisions that were not compared, as the end of a sentence.
-    fn left_out(&self) -> String {
+    fn skipped_note(&self) -> String {
         match self.pinned {
             0 => String::new(),
             pinned => format!("; {pinned} denials by version pins are left out"),
@@ -46,19 +46,21 @@ pub(super) async fn run(context: &Context, dir: &Path, org: Option<&str>) -> Res
     let spinner = context.out.spinner("replaying decisions");
     let mut done = Replayed::default();
     for org in orgs {
-        let told = |count: usize| spinner.set_message(format!("replaying decisions: {count}"));
-        replay(&store, &candidate, org, &mut done, told).await?;
+        let progress = |count: usize| spinner.set_message(format!("replaying decisions: {count}"));
+        replay(&store, &candidate, org, &mut done, progress).await?;
     }
     spinner.finish_and_clear();
     print(context, &done);
-    let left_out = done.left_out();
+    let skipped_note = done.skipped_note();
     let Replayed { decisions, unreadable, flips, .. } = done;
     match (flips.len(), unreadable) {
         (0, 0) => Ok(()),
         (0, unreadable) => {
             Err(Failure::failed(format!("{unreadable} of {decisions} decisions cannot be read")))
         }
-        (flips, _) => Err(Failure::failed(format!("{flips} of {decisions} verdicts would flip{left_out}"))),
+        (flips, _) => {
+            Err(Failure::failed(format!("{flips} of {decisions} verdicts would flip{skipped_note}")))
+        }
     }
 }
 
@@ -67,7 +69,7 @@ async fn replay(
     candidate: &Policy,
     org: OrgId,
     done: &mut Replayed,
-    told: impl Fn(usize),
+    progress: impl Fn(usize),
 ) -> Result<(), Failure> {
     let mut after = String::new();
     loop {
@@ -82,7 +84,7 @@ async fn replay(
         let policy::Replay { flips, pinned } = policy::replay(candidate, tool, recorded);
         done.flips.extend(flips.into_iter().map(|flip| (org, flip)));
         done.pinned += pinned;
-        told(done.decisions);
+        progress(done.decisions);
     }
 }
 
@@ -111,7 +113,7 @@ fn print(context: &Context, done: &Replayed) {
         return context.out.result(&value, "");
     }
     if done.flips.is_empty() {
-        let sentence = format!("none of {} verdicts would flip{}", done.decisions, done.left_out());
+        let sentence = format!("none of {} verdicts would flip{}", done.decisions, done.skipped_note());
         return context.out.result(&json!(null), &sentence);
     }
     let row = |(org, flip): &(OrgId, Flip)| {

@@ -80,7 +80,7 @@ async fn inside(context: &Context, inside: &Sandboxd) -> Result<Figures, Failure
         inside.status().await?;
         round_trip.push(millis(clock.elapsed().saturating_sub(before)));
     }
-    let memory = said(inside, &["cat", "/proc/1/status", "/proc/2/status"]).await?;
+    let memory = run_for_output(inside, &["cat", "/proc/1/status", "/proc/2/status"]).await?;
     let mib = |name: &str| {
         let lines = memory.lines().filter_map(|line| line.strip_prefix(name));
         lines.filter_map(|text| text.trim().trim_end_matches(" kB").parse::<f64>().ok()).sum::<f64>() / 1024.0
@@ -108,7 +108,7 @@ async fn inside(context: &Context, inside: &Sandboxd) -> Result<Figures, Failure
     })
 }
 
-async fn said(inside: &Sandboxd, argv: &[&str]) -> Result<String, Failure> {
+async fn run_for_output(inside: &Sandboxd, argv: &[&str]) -> Result<String, Failure> {
     let argv = argv.iter().map(|word| (*word).to_owned()).collect();
     let exec = Exec { argv, timeout_ms: Some(10_000), ..Exec::default() };
     let collected = inside.run(exec, "", PRINTED).await?;

@@ -65,7 +65,7 @@ impl Reached {
         let columns = ["HOST", "VERDICT", "CONNECTIONS", "UP", "DOWN"];
         let rows: Vec<_> = hosts.iter().take(SHOWN).map(row).collect();
         if !rows.is_empty() {
-            out.beside(hosts.iter().map(value).collect(), &columns, &rows);
+            out.list_on_stderr(hosts.iter().map(value).collect(), &columns, &rows);
         }
         if hosts.len() > SHOWN {
             note(&format!("{} more hosts are in {file}", hosts.len() - SHOWN));
@@ -142,7 +142,7 @@ impl Log {
             None => self.open()?,
         };
         if file.metadata()?.len() > MOST_BYTES {
-            self.put_aside(&file)?;
+            self.archive(&file)?;
             file = self.open()?;
         }
         // Write the line with one call, so that lines from several processes do not interleave.
@@ -158,7 +158,7 @@ impl Log {
 
     /// Rotates a full file. The lock and the inode check ensure that only the first process to find it full renames
     /// it.
-    fn put_aside(&self, full: &File) -> io::Result<()> {
+    fn archive(&self, full: &File) -> io::Result<()> {
         rustix::fs::flock(full, FlockOperation::LockExclusive)?;
         let named = self.folder.join(FILE);
         if fs::metadata(&named).is_ok_and(|now| now.ino() == full.metadata().map_or(0, |full| full.ino())) {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_an_end_also_for_several() {
+    fn the_log_is_bounded_for_several_writers() {
         let dir = tempfile::tempdir().unwrap();
         let new = || Log { folder: dir.path().to_owned(), open: None };
         let (mut one, mut other) = (new(), new());

@@ -59,24 +59,24 @@ async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> 
         stdin.close();
     });
     let mut signals = Signals::listen().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
-    let mut asked = false;
+    let mut stop_requested = false;
     let ended = loop {
         tokio::select! {
             next = output.next() => match next.map_err(|error| unstarted(error, program))? {
                 Some((lane, bytes)) => print(lane, &bytes).await,
                 None => break output.done().await.map_err(|error| unstarted(error, program))?.ended,
             },
-            heard = signals.next() => {
-                let told = match heard {
-                    Heard::Resize => match size() {
+            event = signals.next() => {
+                let sent = match event {
+                    TerminalEvent::Resize => match size() {
                         Some(Size { cols, rows }) => control.resize(cols, rows).await,
                         None => Ok(()),
                     },
                     // The second request to stop kills the program.
-                    Heard::Stop(number) => control.signal(if asked { KILL } else { number }).await,
+                    TerminalEvent::Stop(number) => control.signal(if stop_requested { KILL } else { number }).await,
                 };
-                asked |= matches!(heard, Heard::Stop(_));
-                ignore_gone(told)?;
+                stop_requested |= matches!(event, TerminalEvent::Stop(_));
+                ignore_gone(sent)?;
             }
         }
     };
@@ -85,8 +85,8 @@ async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> 
 }
 
 /// Ignores a closed stream: a program that has just ended takes no signals, and its exit event follows.
-fn ignore_gone(told: Result<(), ClientError>) -> Result<(), ClientError> {
-    match told {
+fn ignore_gone(sent: Result<(), ClientError>) -> Result<(), ClientError> {
+    match sent {
         Err(ClientError::Stream(_)) | Ok(()) => Ok(()),
         Err(error) => Err(error),
     }
@@ -131,7 +131,7 @@ impl Drop for Raw {
 }
 
 #[derive(Clone, Copy)]
-enum Heard {
+enum TerminalEvent {
     Stop(i32),
     Resize,
 }
@@ -153,12 +153,12 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Heard {
+    async fn next(&mut self) -> TerminalEvent {
         tokio::select! {
-            _ = self.interrupt.recv() => Heard::Stop(SignalKind::interrupt().as_raw_value()),
-            _ = self.terminate.recv() => Heard::Stop(SignalKind::terminate().as_raw_value()),
-            _ = self.hangup.recv() => Heard::Stop(SignalKind::hangup().as_raw_value()),
-            _ = self.resized.recv() => Heard::Resize,
+            _ = self.interrupt.recv() => TerminalEvent::Stop(SignalKind::interrupt().as_raw_value()),
+            _ = self.terminate.recv() => TerminalEvent::Stop(SignalKind::terminate().as_raw_value()),
+            _ = self.hangup.recv() => TerminalEvent::Stop(SignalKind::hangup().as_raw_value()),
+            _ = self.resized.recv() => TerminalEvent::Resize,
         }
     }
 }

@@ -29,19 +29,28 @@ pub(super) struct Attached<'a> {
     /// Standard input is a terminal, where a person types.
     is_terminal: bool,
     history: History,
-    /// The user has asked to cancel the running turn.
-    cancelled: bool,
-    answers: Answers,
+    interrupt: Interrupt,
+    outcome: PromptOutcome,
     full: bool,
 }
 
 /// The outcome of the prompts sent from here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Answers {
-    Awaited,
-    Good,
+enum PromptOutcome {
+    Pending,
+    Succeeded,
     /// At least one prompt was not answered, or its turn failed.
-    Bad,
+    Failed,
+}
+
+/// What the last Ctrl-C did. After one that did something, the next one leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Interrupt {
+    None,
+    /// It cancelled the running turn.
+    Cancelled,
+    /// It came at an idle prompt.
+    Idle,
 }
 
 /// Whether to show earlier messages or only new ones.
@@ -68,15 +77,15 @@ impl<'a> Attached<'a> {
             full,
             is_terminal: std::io::stdin().is_terminal(),
             history: History::Shown,
-            cancelled: false,
-            answers: Answers::Awaited,
+            interrupt: Interrupt::None,
+            outcome: PromptOutcome::Pending,
         })
     }
 
-    /// Registers the first prompt of a new session, which the session starts by itself.
-    pub(super) fn expecting(mut self, prompt: Option<String>) -> Self {
+    /// Registers the first prompt of a new session, which was sent before this terminal attached.
+    pub(super) fn expecting(mut self, prompt: Option<Prompt>) -> Self {
         if let Some(prompt) = prompt {
-            self.turns.sent(Prompt::Words(prompt));
+            self.turns.sent(prompt);
         }
         self
     }
@@ -88,18 +97,18 @@ impl<'a> Attached<'a> {
         }
         let mut interrupts = interrupts()?;
         let mut lines: Option<Lines<BufReader<Stdin>>> = Some(BufReader::new(tokio::io::stdin()).lines());
-        while lines.is_some() || !self.turns.are_at_rest() {
+        while lines.is_some() || !self.turns.are_idle() {
             tokio::select! {
-                event = self.stream.next() => self.hear(event)?,
-                text = next_line(&mut lines), if self.turns.are_at_rest() => match text? {
-                    Some(text) => self.say(text).await?,
+                event = self.stream.next() => self.handle_event(event)?,
+                text = next_line(&mut lines), if self.turns.are_idle() => match text? {
+                    Some(text) => self.send_prompt(text).await?,
                     None => lines = None,
                 },
                 _ = interrupts.recv() => if self.interrupted().await? { break },
             }
         }
         self.screen.finish();
-        Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if self.outcome == PromptOutcome::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
     /// The interactive loop, which prints errors instead of ending. The prompt appears only while no turn runs;
@@ -111,9 +120,9 @@ impl<'a> Attached<'a> {
         self.notice("each line is a prompt, and so is a paste of several · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves");
         loop {
             tokio::select! {
-                event = self.stream.next() => self.hear(event)?,
-                typed = editor.next(), if editor.waits() || self.turns.are_at_rest() => match typed {
-                    Typed::Line(text) => self.say(text).await?,
+                event = self.stream.next() => self.handle_event(event)?,
+                typed = editor.next(), if editor.waits() || self.turns.are_idle() => match typed {
+                    Typed::Line(text) => self.send_prompt(text).await?,
                     Typed::Interrupt => if self.interrupted().await? { break },
                     Typed::End => break,
                 },
@@ -130,49 +139,58 @@ impl<'a> Attached<'a> {
         self.history = History::Hidden;
         while !self.turns.is_ready() {
             let event = self.stream.next().await;
-            self.hear(event)?;
+            self.handle_event(event)?;
         }
         let sent = send(self.context, &self.client, self.id, text).await?;
         self.turns.sent(Prompt::Id(sent));
-        while self.answers == Answers::Awaited {
+        while self.outcome == PromptOutcome::Pending {
             tokio::select! {
-                event = self.stream.next() => self.hear(event)?,
+                event = self.stream.next() => self.handle_event(event)?,
                 _ = interrupts.recv() => if self.interrupted().await? { return Ok(ExitCode::FAILURE) },
             }
         }
         self.screen.finish();
-        Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if self.outcome == PromptOutcome::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    async fn say(&mut self, text: String) -> Result<(), Failure> {
+    async fn send_prompt(&mut self, text: String) -> Result<(), Failure> {
+        self.interrupt = Interrupt::None;
         if text.trim().is_empty() {
             return Ok(());
         }
         match send(self.context, &self.client, self.id, &text).await {
             Ok(id) => self.turns.sent(Prompt::Id(id)),
             // Report the error and continue: a person can type the prompt again.
-            Err(failure) if self.is_terminal => self.complain(&failure.to_string()),
+            Err(failure) if self.is_terminal => self.print_error(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
         Ok(())
     }
 
-    /// Handles Ctrl-C: the first one cancels the running turn. Returns `true` if the program should exit.
+    /// Handles Ctrl-C: the first one cancels the running turn, or the typed line at an idle prompt. Returns `true` if the
+    /// program should exit.
     async fn interrupted(&mut self) -> Result<bool, Failure> {
-        if self.cancelled || !self.turns.is_busy() {
+        if self.interrupt != Interrupt::None {
             return Ok(true);
         }
-        self.cancelled = true;
+        if !self.turns.is_busy() {
+            if self.is_terminal {
+                self.interrupt = Interrupt::Idle;
+                self.notice("Ctrl-C again leaves, and so does Ctrl-D");
+            }
+            return Ok(!self.is_terminal);
+        }
+        self.interrupt = Interrupt::Cancelled;
         self.notice("cancelling; Ctrl-C again leaves");
         match self.client.cancel(self.id).await {
             Ok(()) => {}
-            Err(error) if error.is_transient() => self.complain(&error.to_string()),
+            Err(error) if error.is_transient() => self.print_error(&error.to_string()),
             Err(error) => return Err(error.into()),
         }
         Ok(false)
     }
 
-    fn hear(&mut self, event: Option<Result<Event, client::Error>>) -> Result<(), Failure> {
+    fn handle_event(&mut self, event: Option<Result<Event, client::Error>>) -> Result<(), Failure> {
         let event = event.ok_or_else(|| Failure::failed("the stream ended"))??;
         match event {
             Event::Frame(frame) => self.frame(&frame),
@@ -193,8 +211,8 @@ impl<'a> Attached<'a> {
         let (busy, ours) = (self.turns.is_busy(), self.turns.is_ours());
         let ended = self.turns.observe(frame);
         let ours = ours || self.turns.is_ours() || ended.is_some();
-        if ended.is_some() && self.answers == Answers::Awaited {
-            self.answers = Answers::Good;
+        if ended.is_some() && self.outcome == PromptOutcome::Pending {
+            self.outcome = PromptOutcome::Succeeded;
         }
         if self.context.out.is_json() {
             json_line(&serde_json::json!(frame));
@@ -216,41 +234,43 @@ impl<'a> Attached<'a> {
             }
         }
         if busy && !self.turns.is_busy() {
-            self.cancelled = false;
+            self.interrupt = Interrupt::None;
         }
         match ended {
             None | Some(Ended::With(TurnOutcome::Ok)) => {}
-            Some(Ended::With(TurnOutcome::Cancelled | TurnOutcome::Error)) => self.answers = Answers::Bad,
+            Some(Ended::With(TurnOutcome::Cancelled | TurnOutcome::Error)) => {
+                self.outcome = PromptOutcome::Failed;
+            }
             Some(Ended::Unseen) => {
-                self.answers = Answers::Bad;
-                self.complain(&format!(
+                self.outcome = PromptOutcome::Failed;
+                self.print_error(&format!(
                     "the end of the turn was missed: `proliferate session show {}` has the answer",
                     self.id
                 ));
             }
             Some(Ended::Never) => {
-                self.answers = Answers::Bad;
-                self.complain("the session ended before the prompt was answered");
+                self.outcome = PromptOutcome::Failed;
+                self.print_error("the session ended before the prompt was answered");
             }
         }
     }
 
     fn notice(&mut self, text: &str) {
         self.screen.finish();
-        self.beside(&format!("{DIM}· {}{DIM:#}", clean(text)));
+        self.print_note(&format!("{DIM}· {}{DIM:#}", clean(text)));
     }
 
     /// Prints a message for people: to the screen on a terminal, otherwise to stderr, so that piped output stays
     /// clean.
-    fn beside(&mut self, text: &str) {
+    fn print_note(&mut self, text: &str) {
         // Ignore write errors: a closed stderr is no reason to stop.
         let _ =
             if self.is_terminal { self.screen.note(text) } else { writeln!(anstream::stderr(), "{text}") };
     }
 
-    fn complain(&mut self, text: &str) {
+    fn print_error(&mut self, text: &str) {
         self.screen.finish();
-        self.beside(&format!("{RED}{}{RED:#}", clean(text)));
+        self.print_note(&format!("{RED}{}{RED:#}", clean(text)));
     }
 }
 

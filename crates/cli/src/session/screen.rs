@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn code_keeps_its_indentation_and_the_whole_of_it_can_be_seen() {
+    fn code_keeps_its_indentation_and_can_be_shown_in_full() {
         let lines: Vec<_> = (0..8).map(|n| format!("{}line {n}", "    ".repeat(n))).collect();
         let code = lines.join("\n") + "\n\n";
         let end = json!({"type": "tool_end", "payload": {"partId": "p", "toolCallId": "c", "tool": "read", "result": code, "durationMs": 0}});
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_an_agent_says_is_obeyed_by_the_terminal() {
+    fn text_of_an_agent_cannot_control_the_terminal() {
         let evil = "\u{1b}]0;pwned\u{7}\u{1b}[2J\r";
         let error = json!({"type": "error", "payload": {"message": evil}});
         let title = json!({"type": "title_update", "payload": {"title": evil}});
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_said_once() {
+    fn a_state_is_printed_once() {
         let status = |status: &str| json!({"type": "status", "payload": {"status": status}});
         assert_eq!(shown(&[status("running"), status("running"), status("paused")]), "· running\n· paused\n");
     }

@@ -28,7 +28,7 @@ pub(super) enum Prompt {
     /// By the message id that the gateway assigned.
     Id(String),
     /// By its text: the gateway itself sends the first prompt of a session, so we do not know its id.
-    Words(String),
+    Text(String),
 }
 
 pub(super) struct Turns {
@@ -65,7 +65,7 @@ impl Turns {
         self.running != Running::Nobody || !self.waiting.is_empty()
     }
 
-    pub(super) fn are_at_rest(&self) -> bool {
+    pub(super) fn are_idle(&self) -> bool {
         self.ready && !self.is_busy()
     }
 
@@ -110,7 +110,7 @@ impl Turns {
         let new = self.known.insert(message.id.clone());
         let meant = |prompt: &Prompt| match prompt {
             Prompt::Id(id) => *id == message.id,
-            Prompt::Words(words) => *words == message.content,
+            Prompt::Text(words) => *words == message.content,
         };
         let at = if new { self.waiting.iter().position(meant) } else { None };
         at.and_then(|at| self.waiting.remove(at)).is_some()
@@ -171,7 +171,7 @@ mod tests {
 
     fn ready(messages: Vec<Message>) -> Turns {
         let mut turns = Turns::new();
-        assert!(!turns.are_at_rest(), "nothing is known yet");
+        assert!(!turns.are_idle(), "nothing is known yet");
         assert_eq!(turns.observe(&init(messages)), None);
         turns
     }
@@ -184,29 +184,29 @@ mod tests {
         assert_eq!(turns.observe(&user("a", "ours")), None);
         assert!(!turns.is_ours());
         assert_eq!(turns.observe(&end(TurnOutcome::Error)), None);
-        assert!(!turns.are_at_rest());
+        assert!(!turns.are_idle());
         assert_eq!(turns.observe(&user("b", "ours")), None);
         assert_eq!(turns.observe(&end(TurnOutcome::Ok)), Some(Ended::With(TurnOutcome::Ok)));
-        assert!(turns.are_at_rest());
+        assert!(turns.are_idle());
     }
 
     #[test]
-    fn a_turn_that_runs_when_we_come_is_waited_for() {
+    fn a_turn_that_runs_when_we_attach_is_awaited() {
         let mut turns = ready(vec![said("a", MessageRole::Assistant, "so f", false)]);
         assert!(turns.is_busy());
         assert_eq!(turns.observe(&end(TurnOutcome::Ok)), None);
-        assert!(turns.are_at_rest());
-        assert!(ready(vec![said("a", MessageRole::User, "never answered", true)]).are_at_rest());
+        assert!(turns.are_idle());
+        assert!(ready(vec![said("a", MessageRole::User, "never answered", true)]).are_idle());
     }
 
     #[test]
-    fn after_a_gap_our_turn_is_found_again_or_said_to_be_unseen() {
+    fn after_a_gap_our_turn_is_found_again_or_reported_as_missed() {
         let (old, answer) =
             (said("1", MessageRole::User, "hi", true), said("2", MessageRole::Assistant, "yo", true));
         let ours = said("3", MessageRole::User, "hi", true);
         let waits = || {
             let mut turns = ready(vec![old.clone(), answer.clone()]);
-            turns.sent(Prompt::Words("hi".to_owned()));
+            turns.sent(Prompt::Text("hi".to_owned()));
             turns
         };
         let mut turns = waits();
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_never_has_its_turn_is_not_waited_for() {
+    fn a_prompt_whose_turn_never_starts_is_not_awaited() {
         let stopped = ServerMessage::Status { status: WireStatus::Stopped, message: String::new() };
         let mut turns = ready(vec![]);
         turns.sent(Prompt::Id("a".to_owned()));
         assert_eq!(turns.observe(&Frame::to_one(stopped.clone())), None, "said before the prompt was sent");
         assert_eq!(turns.observe(&Frame::broadcast(stopped, 3)), Some(Ended::Never));
-        assert!(turns.are_at_rest());
+        assert!(turns.are_idle());
         turns.sent(Prompt::Id("b".to_owned()));
         let cancelled = Frame::broadcast(ServerMessage::MessageCancelled { message_id: None }, 4);
         assert_eq!(turns.observe(&cancelled), Some(Ended::With(TurnOutcome::Cancelled)));

@@ -151,7 +151,7 @@ fn no_command_that_changes_something_is_forgotten() {
 }
 
 #[test]
-fn what_governs_is_shown_and_a_revoked_grant_counts_no_more() {
+fn policy_status_shows_lock_and_grants_and_a_revoked_grant_is_invalid() {
     let machine = Machine::new();
     machine.serve().stop();
     let org = machine.first_org();

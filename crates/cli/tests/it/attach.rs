@@ -50,7 +50,7 @@ fn an_agent_behind_tls_is_spoken_to_when_its_authority_is_trusted() {
 }
 
 #[test]
-fn an_agent_that_nobody_vouches_for_is_told_nothing() {
+fn an_agent_without_a_trusted_certificate_gets_no_request() {
     let behind = Behind::start();
     let mut real = behind.serve(&TlsFront::other_authority());
     real.new_session(&json!({}));

@@ -116,7 +116,7 @@ fn a_database_of_a_newer_program() {
 }
 
 #[test]
-fn a_database_that_is_none() {
+fn a_file_that_is_not_a_database() {
     let machine = Machine::new();
     std::fs::create_dir_all(machine.data_dir()).unwrap();
     std::fs::write(machine.data_dir().join("proliferate.db"), "This is not a database, only a text.")
@@ -143,7 +143,7 @@ fn for_programs_the_error_is_json() {
 }
 
 #[test]
-fn commands_that_only_look_or_change_rows_make_no_database() {
+fn commands_that_read_or_change_rows_create_no_database() {
     let machine = Machine::new();
     let out = machine.file("backup.db");
     let backup = ["db", "backup", out.to_str().unwrap()];

@@ -7,7 +7,7 @@ use crate::bad_starts::execute;
 use crate::harness::{Machine, postgres};
 
 #[test]
-fn a_backup_beside_a_running_gateway_can_be_restored() {
+fn a_backup_made_while_a_gateway_runs_can_be_restored() {
     let machine = Machine::new();
     let server = machine.serve();
     machine.feed(&["secrets", "set", "BEFORE", "-"], "1");
@@ -32,7 +32,7 @@ fn a_backup_beside_a_running_gateway_can_be_restored() {
 }
 
 #[test]
-fn what_is_no_backup_replaces_nothing() {
+fn a_file_that_is_not_a_backup_replaces_nothing() {
     let machine = Machine::new();
     machine.serve().stop();
     machine.feed(&["secrets", "set", "KEPT", "-"], "1");

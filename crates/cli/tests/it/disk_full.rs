@@ -16,7 +16,7 @@ const SCRIPT: &str = r#"mount -t tmpfs -o size=32m tmpfs "$1"; touch "$1/$2"; ex
     exec "$3" --exact disk_full::on_a_small_disk --nocapture"#;
 
 #[test]
-fn a_full_disk_is_told_and_the_conversation_is_served() {
+fn a_full_disk_is_reported_and_the_conversation_is_served() {
     let folder = tempfile::tempdir().unwrap();
     // Use a separate mount namespace, so that a failing test leaves no mount behind.
     let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };

@@ -125,7 +125,7 @@ fn a_request_with_a_key_is_done_after_the_gateway_died_with_it() {
 }
 
 #[test]
-fn a_tool_that_only_asks_is_asked_again_wherever_the_gateway_dies() {
+fn a_replay_safe_tool_is_retried_wherever_the_gateway_dies() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for point in POINTS {
         let effects = runtime.block_on(EffectRecorder::start()).unwrap();
@@ -153,7 +153,7 @@ fn a_tool_that_only_asks_is_asked_again_wherever_the_gateway_dies() {
 
 /// Such a call is atomic: after a crash, either all of it has happened or nothing.
 #[test]
-fn a_change_of_our_own_is_done_once_wherever_the_gateway_dies() {
+fn a_database_change_happens_once_wherever_the_gateway_dies() {
     for point in ["gate-decided", "gate-settled"] {
         let machine = Machine::new();
         let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const BIN: &str = env!("CARGO_BIN_EXE_proliferate");
+pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_proliferate");
 
 /// A data dir, and the environment of the commands that use it.
 pub(crate) struct Machine {
@@ -79,11 +79,7 @@ impl Machine {
 
     /// Runs a command to its end with this standard input.
     pub(crate) fn feed(&self, args: &[&str], input: &str) -> Ended {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        ended(&child.wait_with_output().unwrap())
+        feed(self.command(args), input)
     }
 
     /// Runs a command that must succeed and returns the one JSON value it prints.
@@ -180,7 +176,15 @@ impl Drop for Server {
     }
 }
 
-fn ended(output: &Output) -> Ended {
+/// Runs a command to its end with this standard input.
+pub(crate) fn feed(mut command: Command, input: &str) -> Ended {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    ended(&child.wait_with_output().unwrap())
+}
+
+pub(crate) fn ended(output: &Output) -> Ended {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     Ended { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }

@@ -10,6 +10,13 @@ fn help_names_every_command_and_the_exit_codes() {
         "up",
         "serve",
         "session",
+        "repos",
+        "configurations",
+        "usage",
+        "login",
+        "logout",
+        "approve-login",
+        "context",
         "doctor",
         "token",
         "users",
@@ -45,7 +52,7 @@ fn completions_are_made_for_every_shell() {
 }
 
 #[test]
-fn doctor_looks_at_everything_and_says_how_to_mend_it() {
+fn doctor_checks_everything_and_says_how_to_fix_it() {
     let machine = Machine::new().with("PROLIFERATE_LISTEN", "127.0.0.1:0");
     let ended = machine.run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
@@ -106,4 +113,37 @@ fn doctor_finds_what_is_broken() {
         "a secret is shown:\n{}",
         ended.out
     );
+}
+
+#[test]
+fn doctor_does_not_wait_for_a_pipe_in_the_policy_folder() {
+    let machine = Machine::new();
+    let folder = machine.file("policy");
+    std::fs::create_dir(&folder).unwrap();
+    let pipe = folder.join("lanes.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let machine = machine
+        .with("PROLIFERATE_POLICY_DIR", &folder.display().to_string())
+        .with("PROLIFERATE_MODEL_SCRIPT", &pipe.display().to_string());
+    let ended = machine.run(&["doctor"]);
+    for name in ["policy", "model script"] {
+        let line = ended.out.lines().find(|line| line.contains(&format!("✗ {name}")));
+        assert!(line.is_some_and(|line| line.contains("2 seconds")), "{name}: {}", ended.out);
+    }
+}
+
+#[test]
+fn an_empty_first_prompt_is_refused() {
+    let ended = Machine::new().run(&[
+        "session",
+        "new",
+        "--prompt",
+        " ",
+        "--url",
+        "http://127.0.0.1:1",
+        "--token",
+        "t",
+    ]);
+    assert_eq!(ended.code, 2, "{}", ended.err);
+    assert!(ended.err.contains("--prompt is empty"), "{}", ended.err);
 }

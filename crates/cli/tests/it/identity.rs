@@ -112,7 +112,7 @@ fn before_the_first_start_a_token_says_what_to_do() {
 }
 
 #[test]
-fn words_that_are_no_address_or_no_name_are_refused() {
+fn invalid_addresses_and_names_are_refused() {
     let machine = Machine::new();
     machine.serve().stop();
     for email in ["@", "a@", "a b@c", "a@b\n"] {
@@ -128,7 +128,7 @@ fn words_that_are_no_address_or_no_name_are_refused() {
 }
 
 #[test]
-fn what_an_organization_may_spend_and_run_is_set_shown_and_taken_back() {
+fn limits_of_an_organization_are_set_shown_and_removed() {
     let machine = Machine::new().with("MODEL_PRICES", "*=3/15");
     let server = machine.serve();
     let (org, token) = (machine.first_org(), machine.run(&["token", "user"]).out.trim().to_owned());
@@ -155,7 +155,7 @@ fn what_an_organization_may_spend_and_run_is_set_shown_and_taken_back() {
 }
 
 #[test]
-fn wrong_limits_are_refused_and_a_budget_without_prices_is_warned_of() {
+fn invalid_limits_are_refused_and_a_budget_without_prices_warns() {
     let machine = Machine::new();
     machine.serve().stop();
     let org = machine.first_org();

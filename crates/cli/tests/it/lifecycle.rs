@@ -16,7 +16,7 @@ fn a_stop_signal_ends_it_with_success_and_frees_everything() {
 }
 
 #[test]
-fn after_a_kill_it_starts_again_with_everything_it_had_said_yes_to() {
+fn after_a_kill_everything_acknowledged_is_still_there() {
     let machine = Machine::new();
     let server = machine.serve();
     let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
@@ -26,7 +26,7 @@ fn after_a_kill_it_starts_again_with_everything_it_had_said_yes_to() {
 }
 
 #[test]
-fn it_stops_although_nobody_reads_its_log() {
+fn the_gateway_stops_although_nobody_reads_its_log() {
     let machine = Machine::new();
     let mut command = machine.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -124,7 +124,8 @@ fn up_greets_with_a_link_on_every_start() {
     // The test kills the gateway, and nobody would end the sandboxes in its pool.
     let machine = Machine::new().with("WARM_POOL_SIZE", "0");
     for _ in 0..2 {
-        let mut command = machine.command(&["up", "--listen", "127.0.0.1:0"]);
+        let folder = machine.data_dir().display().to_string();
+        let mut command = machine.command(&["up", "--listen", "127.0.0.1:0", "--data-dir", &folder]);
         let mut child =
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
         let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
@@ -135,6 +136,8 @@ fn up_greets_with_a_link_on_every_start() {
         let greeting = greeting.join("\n");
         assert!(greeting.contains("/login#code=pll_") && greeting.contains("SQLite"), "{greeting}");
         assert!(greeting.contains("built-in script"), "{greeting}");
+        let check = format!("proliferate --data-dir {folder} doctor");
+        assert!(greeting.contains(&check), "a suggested command names the same data dir: {greeting}");
     }
 }
 

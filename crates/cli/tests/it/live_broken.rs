@@ -29,7 +29,7 @@ fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
 }
 
 #[test]
-fn an_agent_that_ends_again_and_again_is_given_up_and_everyone_is_told_how_it_ended() {
+fn an_agent_that_keeps_exiting_is_given_up_and_clients_get_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("opencode");
     std::fs::write(&program, "#!/bin/sh\nexit 7\n").unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn until(holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn an_agent_that_is_killed_in_the_middle_keeps_what_it_said_and_comes_back() {
+fn an_agent_killed_during_a_turn_keeps_its_text_and_restarts() {
     let real = Real::start();
     let mut socket = real.watch("");
     socket.prompt("count");

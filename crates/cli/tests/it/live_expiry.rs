@@ -130,7 +130,7 @@ fn a_turn_that_does_not_end_in_time_is_cancelled() {
 }
 
 #[test]
-fn one_that_nobody_needs_is_saved_after_a_crash_too_and_wakes_with_its_files() {
+fn an_expired_sandbox_is_saved_after_a_crash_and_restarts_with_its_files() {
     let mut real = lasting("3600");
     let made = real.post("/v1/configurations", &json!({"name": "app", "repos": []}));
     real.new_session(&json!({"configurationId": made["id"]}));
@@ -168,7 +168,7 @@ fn a_sandbox_that_its_session_has_left_is_ended_by_the_next_start() {
 }
 
 #[test]
-fn one_whose_sandbox_is_gone_sleeps_and_wakes_without_it() {
+fn a_session_whose_sandbox_is_gone_restarts_without_it() {
     let mut real = lasting("3600");
     says(&mut real.watch(""), "running");
     real.server.take().unwrap().kill();
@@ -183,7 +183,7 @@ fn one_whose_sandbox_is_gone_sleeps_and_wakes_without_it() {
 }
 
 #[test]
-fn one_from_the_pool_is_left_like_any_other() {
+fn a_pooled_sandbox_keeps_running_like_any_other() {
     let mut real = lasting_with("3600", "1");
     let pooled = waiting(&real);
     answer(&mut real.watch(""), "please write it");
@@ -215,7 +215,7 @@ impl Drop for InTheWay {
 }
 
 #[test]
-fn what_cannot_be_saved_is_kept_and_everyone_is_told() {
+fn a_sandbox_that_cannot_be_saved_keeps_running_and_clients_are_notified() {
     let mut real = lasting("5");
     let in_the_way = InTheWay::of(real.machine.data_dir().join("sandboxes/snapshots"));
     let mut socket = real.watch("");

@@ -81,7 +81,7 @@ fn a_new_session_takes_an_agent_that_waits_and_is_alone_with_it() {
 }
 
 #[test]
-fn a_crash_keeps_what_was_taken_and_ends_what_waited() {
+fn a_crash_keeps_sandboxes_in_use_and_ends_pooled_ones() {
     let mut real = pooled();
     real.new_session(&json!({}));
     let mut socket = real.watch("");
@@ -108,7 +108,7 @@ fn a_crash_keeps_what_was_taken_and_ends_what_waited() {
 }
 
 #[test]
-fn one_that_died_while_it_waited_is_replaced_by_a_cold_start() {
+fn a_dead_pooled_sandbox_is_replaced_by_a_cold_start() {
     let mut real = pooled();
     let dead = waiting(&real);
     assert_eq!(real.machine.run(&["sandbox", "rm", &dead]).code, 0);

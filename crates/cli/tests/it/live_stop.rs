@@ -63,7 +63,7 @@ fn files_survive_a_gateway_that_dies_in_the_middle_of_a_stop() {
 }
 
 #[test]
-fn whoever_stops_the_gateway_learns_which_agents_go_on_and_can_end_them() {
+fn stopping_the_gateway_lists_running_agents_and_can_end_them() {
     let mut real = lasting("3600");
     answer(&mut real.watch(""), "please write it");
     real.server.take().unwrap().stop();

@@ -55,7 +55,7 @@ fn a_session_keeps_five_copies_however_often_it_is_saved() {
 }
 
 #[test]
-fn what_is_counted_of_all_is_not_told_inside() {
+fn metrics_are_not_served_inside_sandboxes() {
     let real = Real::start();
     let _socket = running(&real);
     let ask = |path: &str| {

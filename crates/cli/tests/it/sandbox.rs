@@ -16,7 +16,7 @@ fn left_behind(machine: &Machine) -> usize {
 }
 
 #[test]
-fn a_command_runs_inside_and_all_it_says_comes_out() {
+fn a_command_runs_inside_and_its_output_is_passed_on() {
     let machine = Machine::new();
     let ran = inside(&machine, "echo out; echo err >&2; pwd; id -u; exit 7");
     assert_eq!((ran.code, ran.out.as_str()), (7, "out\n/home/user/workspace\n1000\n"), "{}", ran.err);
@@ -32,7 +32,7 @@ fn a_command_runs_inside_and_all_it_says_comes_out() {
 }
 
 #[test]
-fn one_sandbox_is_listed_looked_into_and_removed_by_others() {
+fn sandboxes_are_listed_entered_and_removed_by_hand() {
     let machine = Machine::new();
     let mut held = Held::start(&machine);
     let listed = machine.json(&["sandbox", "ls"]);
@@ -52,7 +52,7 @@ fn one_sandbox_is_listed_looked_into_and_removed_by_others() {
 }
 
 #[test]
-fn nothing_of_a_running_gateway_is_in_reach() {
+fn a_sandbox_cannot_reach_files_of_a_running_gateway() {
     let machine = Machine::new().with("GATEWAY_JWT_SECRET", &"hunter2".repeat(6));
     let server = machine.serve();
     let (pid, data) = (server.child.id(), machine.data_dir());
@@ -78,7 +78,7 @@ fn nothing_of_a_running_gateway_is_in_reach() {
 }
 
 #[test]
-fn the_way_out_leads_only_where_it_may() {
+fn the_proxy_reaches_only_permitted_hosts() {
     let open = Origin::start("here you are");
     let hidden = Origin::start("SECRET");
     let redirect = Origin::redirecting(&format!("http://127.0.0.1:{}/", hidden.port));
@@ -113,7 +113,7 @@ fn the_way_out_leads_only_where_it_may() {
 }
 
 #[test]
-fn what_a_sandbox_by_hand_reached_is_kept_and_summed_up() {
+fn egress_of_a_manual_sandbox_is_recorded_and_summed_up() {
     let open = Origin::start("here you are");
     let host = format!("127.0.0.1:{}", open.port);
     let machine = Machine::new().with("EGRESS_ALLOWED_HOSTS", &host);
@@ -139,7 +139,7 @@ fn what_a_sandbox_by_hand_reached_is_kept_and_summed_up() {
 }
 
 #[test]
-fn the_supervisor_stands_against_its_own_sandbox() {
+fn programs_in_a_sandbox_cannot_control_its_supervisor() {
     let machine = Machine::new();
     let mut held = Held::start(&machine);
     // A program inside cannot take over our ports, and garbage sent to them changes nothing.
@@ -171,7 +171,7 @@ fn the_supervisor_stands_against_its_own_sandbox() {
 }
 
 #[test]
-fn an_engine_without_isolation_has_to_be_asked_for_loudly() {
+fn a_provider_without_isolation_needs_a_flag() {
     let machine = Machine::new().with("SANDBOX_PROVIDER", "process");
     let refused = machine.run(&["sandbox", "run", "--", "true"]);
     assert_eq!(refused.code, 2);
@@ -186,7 +186,7 @@ fn an_engine_without_isolation_has_to_be_asked_for_loudly() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_remedy() {
+fn missing_requirements_are_named_with_their_remedy() {
     let machine = Machine::new().with("PATH", "/nonexistent");
     let ran = machine.run(&["sandbox", "run", "--", "true"]);
     assert_eq!(ran.code, 3);
@@ -228,7 +228,7 @@ fn a_sandbox_that_never_becomes_ready_is_given_up_and_removed() {
 
 /// Runs in a user namespace that allows no nested ones, which simulates a host that forbids them.
 #[test]
-fn a_host_that_forbids_namespaces_is_told_and_nothing_runs_without_them() {
+fn a_host_that_forbids_namespaces_is_reported_and_nothing_runs() {
     let mut unshare = vec!["unshare", "--map-current-user", "--keep-caps", "--", "sh", "-c"];
     let folder = tempfile::tempdir().unwrap();
     let owner = USER.parse().ok();
@@ -266,7 +266,7 @@ fn a_host_that_forbids_namespaces_is_told_and_nothing_runs_without_them() {
 const USER: &str = "61235";
 
 #[test]
-fn all_of_this_holds_for_an_ordinary_user_too() {
+fn an_unprivileged_user_can_run_sandboxes_too() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

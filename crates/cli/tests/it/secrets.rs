@@ -59,7 +59,7 @@ fn a_rotation_reseals_everything_under_a_new_key() {
 }
 
 #[test]
-fn names_that_could_be_something_else_are_refused() {
+fn ambiguous_names_are_refused() {
     let machine = Machine::new();
     machine.serve().stop();
     for name in ["../x", "A B", "A=B", "1A", "A\nB", "", "-A"] {

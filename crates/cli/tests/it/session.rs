@@ -27,7 +27,7 @@ text = "A plain answer."
 "#;
 
 /// A machine with the agent that `make test` installs on its `PATH`.
-fn machine() -> Machine {
+pub(crate) fn machine() -> Machine {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
     Machine::new().with("PATH", &format!("{}:{}", tools.display(), path()))
 }
@@ -162,7 +162,7 @@ fn attach_outlives_its_connection_and_its_gateway() {
 }
 
 #[test]
-fn what_waited_when_a_session_was_stopped_is_never_sent() {
+fn prompts_queued_when_a_session_stops_are_never_sent() {
     let (machine, server) = scripted();
     let machine = machine.with("PROLIFERATE_URL", &server.url(""));
     let mut watcher =
@@ -202,7 +202,7 @@ fn a_prompt_that_is_cancelled_during_the_boot_is_never_sent() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_named_with_its_remedy() {
+fn obstacles_to_a_start_are_named_with_their_remedy() {
     let machine = Machine::new();
     let none = machine.run(&["session", "ls"]);
     assert_eq!(none.code, 3);
@@ -260,7 +260,7 @@ const MANY: &str = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM
     1, 0, '2026-11-15T12:00:00+00:00' FROM sessions s, n";
 
 #[test]
-fn a_conversation_is_shown_whole_however_long_it_is() {
+fn a_long_conversation_is_shown_completely() {
     let (machine, server) = scripted();
     let url = server.url("");
     let machine = machine.with("PROLIFERATE_URL", &url);

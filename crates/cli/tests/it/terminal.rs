@@ -42,7 +42,7 @@ fn names_addresses_and_beginnings_of_ids_stand_for_ids() {
 }
 
 #[test]
-fn what_is_in_the_database_is_completed() {
+fn names_in_the_database_are_completed() {
     let machine = acme();
     let complete = |words: &[&str]| {
         let mut command = machine.command(&[&["--", "proliferate"], words].concat());
@@ -88,7 +88,7 @@ fn nothing_hostile_reaches_the_terminal_in_text_or_json() {
 }
 
 #[test]
-fn a_missing_right_is_not_called_damage() {
+fn a_missing_permission_is_not_reported_as_damage() {
     let machine = acme();
     let file = machine.data_dir().join("proliferate.db");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
@@ -279,6 +279,10 @@ fn a_prompt_is_edited_pasted_and_remembered() {
     // The up arrow recalls the last line of the earlier run.
     typing.press("\u{1b}[A\r");
     typing.until("A plain answer.");
+    typing.until("\u{1b}[?2004h");
+    // One Ctrl-C at an idle prompt does not leave.
+    typing.press("\u{3}");
+    typing.until("Ctrl-C again leaves");
     typing.until("\u{1b}[?2004h");
     typing.end();
     let said = machine.json(&["session", "show", &id]);

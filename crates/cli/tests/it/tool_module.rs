@@ -64,7 +64,7 @@ impl World {
 }
 
 #[test]
-fn a_callback_that_is_cut_at_any_moment_happens_once_and_is_answered() {
+fn a_callback_cut_at_any_moment_runs_once_and_is_answered() {
     let world = world();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let folder = world.machine.file("");

@@ -33,7 +33,7 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         Self { status, body: ErrorBody::new(code, message), cause: None, misshapen: false, retry_after: None }
     }
 

@@ -17,9 +17,9 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, automation_runs, automations, body, contract, cors, create, egress, git, health, hooks,
-    keys, login, me, members, messages, model_proxy, observe, questions, secrets, sessions, socket, steer,
-    tickets, tool_calls, tools, workspaces,
+    action_modes, automation_runs, automations, body, contract, cors, create, device_login, egress, exec,
+    files, git, health, hooks, inspect, keys, login, me, members, messages, model_proxy, observe, questions,
+    secrets, sessions, socket, steer, tickets, tool_calls, tools, usage, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -83,6 +83,11 @@ table! {
     me::me => Identify;
     login::login => Public;
     login::logout => Identify;
+    device_login::start => Public;
+    device_login::poll => Public;
+    device_login::show => ManageOwnKeys;
+    device_login::approve => ManageOwnKeys;
+    device_login::deny => ManageOwnKeys;
     tickets::create => MakeTicket;
     tickets::revoke => MakeTicket;
     keys::list => ManageOwnKeys, keys::create => ManageOwnKeys;
@@ -95,6 +100,7 @@ table! {
     // Egress of sandboxes.
     egress::rules => ReadOrganization, egress::set_rules => ManageOrganization;
     egress::records => ReadOrganization;
+    usage::usage => ReadOrganization;
     // Repositories and configurations.
     workspaces::repos => ReadWorkspaces, workspaces::add_repo => ManageOrganization;
     workspaces::remove_repo => ManageOrganization;
@@ -125,6 +131,12 @@ table! {
     steer::presence => Watch;
     steer::eager_start => EagerStart;
     steer::stop => ChangeSession;
+    // Work in the sandbox of a session.
+    exec::exec => EnterSandbox;
+    files::list => EnterSandbox;
+    files::content => EnterSandbox, files::write => EnterSandbox;
+    inspect::diff => EnterSandbox;
+    inspect::logs => EnterSandbox;
     // Called by agents: tools.
     tools::callback => CallPlatformTool;
     // The Tool Gateway Contract.
@@ -165,6 +177,7 @@ static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router = router
         .route("/", routing::get(super::ui::page))
         .route("/login", routing::get(super::ui::page))
+        .route("/device", routing::get(super::ui::page))
         .route("/ui/{name}", routing::get(super::ui::asset));
     router.fallback(observe::not_found).method_not_allowed_fallback(observe::method_not_allowed)
 });

@@ -21,6 +21,8 @@ pub(super) const COMMIT_TIMEOUT_MS: u64 = 30_000;
 pub(super) const NO_PROGRAMS: &[&str] = &["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
 /// Git's exit code outside of a repository, and in one without commits.
 const FATAL: i32 = 128;
+/// The hash of a tree without files, which every repository has.
+const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 /// The file that every git process holds while it writes the index.
 const INDEX_LOCK: &str = "index.lock";
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -95,6 +97,49 @@ impl WorkspaceRepo {
         state.rebase_in_progress = self.exists(&git_dir, "REBASE_HEAD").await?;
         state.merge_in_progress = self.exists(&git_dir, "MERGE_HEAD").await?;
         Ok(state)
+    }
+
+    /// The difference between `base` (or the last commit) and the files, with those that git does not track. `None` if
+    /// this is no repository. The work happens in an index of its own, so that the agent's index stays as it is.
+    pub(crate) async fn diff(&self, base: Option<&str>, index: &str) -> Result<Option<String>, GitError> {
+        if self.read(&["rev-parse", "--git-dir"]).await?.code == FATAL {
+            return Ok(None);
+        }
+        let base = base.unwrap_or("HEAD");
+        if !is_branch_name(base) {
+            return Err(GitError::Failed("this is not the name of a commit, branch or tag".to_owned()));
+        }
+        let revision = format!("{base}^{{commit}}");
+        let found = self.read(&["rev-parse", "--verify", "--quiet", "--end-of-options", &revision]).await?;
+        let base = match found.code {
+            0 => found.text(),
+            // Before the first commit everything is new.
+            _ if base == "HEAD" => EMPTY_TREE.to_owned(),
+            _ => return Err(GitError::Failed(format!("there is no commit, branch or tag {base}"))),
+        };
+        let env = || BTreeMap::from([("GIT_INDEX_FILE".to_owned(), index.to_owned())]);
+        let run = async |arguments: &[&str]| {
+            self.run(&[&["git"], NO_PROGRAMS, arguments].concat(), COMMIT_TIMEOUT_MS, env()).await
+        };
+        let steps: [&[&str]; 3] = [
+            &["read-tree", &base],
+            &["add", "--intent-to-add", "--all", "--", "."],
+            &["diff", "--no-color", "--no-ext-diff", "--no-textconv", &base, "--"],
+        ];
+        let mut diff = Ok(None);
+        for step in steps {
+            diff = match run(step).await {
+                Ok(done) if done.code == 0 => Ok(Some(String::from_utf8_lossy(&done.stdout).into_owned())),
+                Ok(done) => Err(GitError::Failed(first_line(&done.stderr))),
+                Err(error) => Err(error),
+            };
+            if diff.is_err() {
+                break;
+            }
+        }
+        // A leftover index is small, and /tmp ends with the sandbox.
+        let _ = self.run(&["rm", "-f", index], QUICK_TIMEOUT_MS, BTreeMap::new()).await;
+        diff
     }
 
     pub(crate) async fn create_branch(&self, name: &str) -> ActionResult {

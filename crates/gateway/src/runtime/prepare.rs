@@ -15,7 +15,7 @@ use super::sandboxes::Sandboxes;
 
 /// The folder of the agent's files in the home directory, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
-pub(super) const SERVICE: &str = "agent";
+pub(crate) const SERVICE: &str = "agent";
 /// The number of restarts after which a booting agent is given up, and how often we check.
 const MOST_STARTS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(500);

@@ -51,11 +51,9 @@ fn probe(operation: &'static str, act: Act, path: &str, body: Value) -> Probe {
     Probe { operation, act, path: path.to_owned(), body, refusals: REFUSED }
 }
 
-fn of_organization(things: &Things) -> Vec<Probe> {
+fn of_identity(things: &Things) -> Vec<Probe> {
     let unknown = some_uuid();
     let key = format!("/v1/keys/{}", things.key);
-    let email = |role: &str| json!({"email": format!("{}@new.example", some_uuid()), "role": role});
-    let configuration = format!("/v1/configurations/{}", things.configuration);
     let ticket = |kind: &str| json!({"sessionId": things.session, "kind": kind});
     let null = || Value::Null;
     vec![
@@ -70,6 +68,29 @@ fn of_organization(things: &Things) -> Vec<Probe> {
             refusals: &[403, 404],
             ..probe("DELETE /v1/keys/{keyId}", Act::ManageOthersKeys, &key, null())
         },
+        probe("GET /v1/device-logins/{userCode}", Act::ManageOwnKeys, "/v1/device-logins/ABCD-0000", null()),
+        probe(
+            "POST /v1/device-logins/{userCode}/approve",
+            Act::ManageOwnKeys,
+            "/v1/device-logins/ABCD-0000/approve",
+            null(),
+        ),
+        probe(
+            "POST /v1/device-logins/{userCode}/deny",
+            Act::ManageOwnKeys,
+            "/v1/device-logins/ABCD-0000/deny",
+            null(),
+        ),
+    ]
+}
+
+fn of_organization(things: &Things) -> Vec<Probe> {
+    let unknown = some_uuid();
+    let email = |role: &str| json!({"email": format!("{}@new.example", some_uuid()), "role": role});
+    let configuration = format!("/v1/configurations/{}", things.configuration);
+    let null = || Value::Null;
+    vec![
+        probe("GET /v1/usage", Act::ReadOrganization, "/v1/usage", null()),
         probe("GET /v1/members", Act::ReadOrganization, "/v1/members", null()),
         probe("POST /v1/members", Act::ManageOrganization, "/v1/members", email("member")),
         probe("POST /v1/members", Act::ManageRoles, "/v1/members", email("admin")),
@@ -205,6 +226,17 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
         probe("GET /proliferate/{id}/presence", Act::Watch, &at("/presence"), null()),
         probe("POST /proliferate/{id}/eager-start", Act::EagerStart, &at("/eager-start"), json!({})),
         probe("POST /proliferate/{id}/stop", Act::ChangeSession, &at("/stop"), json!({})),
+        probe("POST /proliferate/{id}/exec", Act::EnterSandbox, &at("/exec"), json!({"command": ["true"]})),
+        probe("GET /proliferate/{id}/files", Act::EnterSandbox, &at("/files?path=."), null()),
+        probe("GET /proliferate/{id}/files/content", Act::EnterSandbox, &at("/files/content?path=a"), null()),
+        probe(
+            "PUT /proliferate/{id}/files/content",
+            Act::EnterSandbox,
+            &at("/files/content?path=a"),
+            json!("a"),
+        ),
+        probe("GET /proliferate/{id}/diff", Act::EnterSandbox, &at("/diff"), null()),
+        probe("GET /proliferate/{id}/logs", Act::EnterSandbox, &at("/logs"), null()),
         probe("POST /proliferate/{id}/tools/{tool}", Act::CallPlatformTool, &tool, call),
     ]
 }
@@ -245,7 +277,13 @@ fn of_contract(things: &Things) -> Vec<Probe> {
 }
 
 fn probes(things: &Things, user: &str) -> Vec<Probe> {
-    let all = [of_organization(things), of_automations(), of_sessions(things, user), of_contract(things)];
+    let all = [
+        of_identity(things),
+        of_organization(things),
+        of_automations(),
+        of_sessions(things, user),
+        of_contract(things),
+    ];
     all.into_iter().flatten().collect()
 }
 

@@ -88,7 +88,7 @@ fn steps() -> Vec<Step> {
 }
 
 /// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
-const OTHERS: [(&str, &str); 11] = [
+const OTHERS: [(&str, &str); 13] = [
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
     ("PATCH /proliferate/", "the title of a session"),
@@ -96,6 +96,8 @@ const OTHERS: [(&str, &str); 11] = [
     ("POST /v1/automations/", "a run that somebody starts; its own log names them"),
     ("POST /v1/automation-runs/", "what is done with a run; its own log names who did it"),
     ("POST /v1/hooks/", "a run that a webhook starts; its own log names the event"),
+    ("PUT /proliferate/", "what people do in a sandbox has events of its own"),
+    ("POST /v1/device-logins", "the key of the device is recorded when it is made"),
     ("POST /v1/login", "a login is no change of administration"),
     ("POST /v1/logout", "a login is no change of administration"),
     ("POST /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),
@@ -171,7 +173,7 @@ async fn no_operation_that_changes_something_is_forgotten() {
 
 /// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
 /// be called on a store without an event.
-const ADMINISTRATIVE: [&str; 17] = [
+const ADMINISTRATIVE: [&str; 18] = [
     "add_member",
     "change_member",
     "create_configuration",
@@ -185,6 +187,7 @@ const ADMINISTRATIVE: [&str; 17] = [
     "find_or_create_managed",
     "put_egress_policy",
     "put_secrets",
+    "redeem_device_login",
     "remove_plain_member",
     "revoke_key",
     "set_org_limits",

@@ -70,8 +70,10 @@ async fn what_is_too_large_is_413_whether_its_length_is_told_or_not() {
     // Use an existing session: for a missing one, no route reads the body.
     let session = crate::people::session(&gateway.app, team.org).await.to_string();
     let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
-    // The model proxy and prompts have their own limits.
-    let usual = |name: &str| !name.contains("/llm/") && !name.ends_with("/{id}/message");
+    // The model proxy, prompts and files have their own limits.
+    let usual = |name: &str| {
+        !name.contains("/llm/") && !name.ends_with("/{id}/message") && !name.ends_with("/files/content")
+    };
     for operation in operations(&gateway).await.into_iter().filter(|o| o.takes_body && usual(&o.name())) {
         let path = operation.at(&session);
         let call =

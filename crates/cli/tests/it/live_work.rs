@@ -1,0 +1,168 @@
+//! Work in the sandbox of a session from another machine: commands, files, differences and logs.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::ended;
+use crate::live_expiry::until;
+use crate::remote::Laptop;
+use crate::session::machine;
+
+#[test]
+fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
+    let machine = machine();
+    let server = machine.serve();
+    let laptop = Laptop::new();
+    laptop.log_in(&machine, &server.url(""));
+    let id = laptop.json(&["session", "new", "--title", "Work"])["id"].as_str().unwrap().to_owned();
+
+    let ran = laptop.run(&["session", "exec", "Work", "--", "sh", "-c", "echo out; echo err >&2; exit 3"]);
+    assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (3, "out\n", "err\n"));
+    let fed = laptop.feed(&["session", "exec", &id, "--stdin", "--json", "--", "sort"], "b\na\n");
+    let fed: Value = serde_json::from_str(&fed.out).unwrap();
+    assert_eq!((&fed["exitCode"], &fed["stdout"]), (&0.into(), &"a\nb\n".into()));
+    let slow = laptop.run(&["session", "exec", &id, "--timeout", "1", "--", "sleep", "60"]);
+    assert_eq!(slow.code, 124, "{}", slow.err);
+    let absent = laptop.run(&["session", "exec", &id, "--", "no-such-command"]);
+    assert!(absent.code == 1 && absent.err.contains("error"), "{}", absent.err);
+    let outside = laptop.run(&["session", "exec", &id, "--cwd", "/etc", "--", "ls"]);
+    assert!(outside.code == 1 && outside.err.contains("relative to the workspace"), "{}", outside.err);
+
+    copy_files(&laptop, &id);
+    compare_with_git(&laptop, &id);
+
+    let log = laptop.run(&["session", "logs", &id]);
+    assert_eq!(log.code, 0, "{}", log.err);
+    let unknown = laptop.run(&["session", "logs", &id, "nothing"]);
+    assert!(unknown.code == 1 && unknown.err.contains("agent"), "{}", unknown.err);
+
+    let recorded = machine.run(&["audit", "tail", "--limit", "200", "--json"]).out;
+    assert!(recorded.contains("write_file") && recorded.contains("exec"), "{recorded}");
+    assert!(!recorded.contains("no-such-command"), "command lines may hold secrets");
+    laptop.json(&["session", "rm", &id]);
+}
+
+/// Copies a folder in and out, and tries to leave the workspace by paths and symlinks.
+fn copy_files(laptop: &Laptop, id: &str) {
+    let folder = laptop.home().join("tree");
+    std::fs::create_dir_all(folder.join("sub")).unwrap();
+    std::fs::write(folder.join("run.sh"), "#!/bin/sh\necho hi\n").unwrap();
+    std::fs::set_permissions(folder.join("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    std::fs::write(folder.join("sub/data"), [0, 159, 255]).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.join("link")).unwrap();
+    let copied = laptop.run(&["session", "cp", "tree", "Work:"]);
+    assert_eq!(copied.code, 0, "{}", copied.err);
+    assert!(
+        copied.out.contains("copied 2 files") && copied.err.contains("link is left out"),
+        "{}",
+        copied.err
+    );
+    assert_eq!(laptop.run(&["session", "exec", id, "--", "./tree/run.sh"]).out, "hi\n");
+    let back = laptop.run(&["session", "cp", &format!("{id}:tree"), "back"]);
+    assert_eq!(back.code, 0, "{}", back.err);
+    assert_eq!(std::fs::read(laptop.home().join("back/sub/data")).unwrap(), [0, 159, 255]);
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &laptop.home().join("back/run.sh").metadata().unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o755);
+
+    laptop.run(&["session", "exec", id, "--", "ln", "-s", "/etc/passwd", "leak"]);
+    laptop.run(&["session", "exec", id, "--", "ln", "-s", "/etc", "folder"]);
+    for path in ["leak", "folder/passwd", "../workspace/leak", "/etc/passwd", "~/../x", "absent"] {
+        let refused = laptop.run(&["session", "cp", &format!("{id}:{path}"), "stolen"]);
+        assert_eq!(refused.code, 1, "{path}: {}", refused.out);
+        assert!(!laptop.home().join("stolen").exists(), "{path}");
+    }
+    for path in ["../escape", "folder/x", "/tmp/x"] {
+        let refused = laptop.run(&["session", "cp", "tree/run.sh", &format!("{id}:{path}")]);
+        assert_eq!(refused.code, 1, "{path}: {}", refused.out);
+    }
+}
+
+/// Expects the folder of [`copy_files`] in the workspace.
+fn compare_with_git(laptop: &Laptop, id: &str) {
+    assert_eq!(
+        laptop.json(&["session", "diff", id])["repositories"],
+        Value::Array(Vec::new()),
+        "no repository yet"
+    );
+    let commit =
+        "git init -q . && git add tree/run.sh && git -c user.name=a -c user.email=a@b commit -qm one";
+    assert_eq!(laptop.run(&["session", "exec", id, "--", "sh", "-c", commit]).code, 0);
+    let change = "echo more >> tree/run.sh && echo new > fresh && git status --porcelain > ~/before";
+    assert_eq!(laptop.run(&["session", "exec", id, "--", "sh", "-c", change]).code, 0);
+    let diff = laptop.run(&["session", "diff", id]);
+    assert!(diff.out.contains("+more\n") && diff.out.contains("b/fresh"), "{}{}", diff.out, diff.err);
+    let same = "git status --porcelain | cmp - ~/before";
+    assert_eq!(
+        laptop.run(&["session", "exec", id, "--", "sh", "-c", same]).code,
+        0,
+        "the index is unchanged"
+    );
+    let wrong = laptop.run(&["session", "diff", id, "--base", "--output=x"]);
+    assert_ne!(wrong.code, 0);
+}
+
+#[test]
+fn a_command_ends_with_the_key_that_started_it() {
+    let machine = machine();
+    let server = machine.serve();
+    let laptop = Laptop::new();
+    laptop.log_in(&machine, &server.url(""));
+    let id = laptop.json(&["session", "new"])["id"].as_str().unwrap().to_owned();
+    let mut exec =
+        laptop.command(&["session", "exec", &id, "--", "sh", "-c", "echo started; exec sleep 3000"]);
+    let mut child = exec.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    machine.run(&["keys", "revoke", "laptop"]);
+    let done = ended(&child.wait_with_output().unwrap());
+    assert!(done.code == 1 && done.err.contains("credential"), "{} {}", done.code, done.err);
+    until("the command to end", || {
+        machine.run(&["session", "exec", &id, "--", "pgrep", "-f", "sleep 3000"]).code == 1
+    });
+    machine.json(&["session", "rm", &id]);
+}
+
+/// A bare repository with the branches `main` and `feature`, whose READMEs name them.
+fn repository(root: &Path) -> PathBuf {
+    let script = "git init -q -b main work && cd work && git config user.name a && git config user.email a@b && \
+        echo main > README && git add README && git commit -qm main && git checkout -qb feature && \
+        echo feature > README && git commit -qam feature && git checkout -q main && cd .. && \
+        git clone -q --bare work app.git";
+    let done = Command::new("sh").args(["-ec", script]).current_dir(root).status().unwrap();
+    assert!(done.success());
+    root.join("app.git")
+}
+
+#[test]
+fn a_session_starts_from_a_repository_and_a_branch() {
+    let folder = tempfile::tempdir().unwrap();
+    let repo = repository(folder.path()).display().to_string();
+    let machine = machine().with("WORKSPACE_LOCAL_ROOTS", &folder.path().display().to_string());
+    let _server = machine.serve();
+    let id = |made: Value| made["id"].as_str().unwrap().to_owned();
+    let first = id(machine.json(&["session", "new", "--repo", &repo, "--branch", "feature"]));
+    assert_eq!(machine.run(&["session", "exec", &first, "--", "cat", "README"]).out, "feature\n");
+    let branch = machine.run(&["session", "exec", &first, "--", "git", "branch", "--show-current"]);
+    assert_eq!(branch.out, "feature\n", "{}", branch.err);
+    let second = id(machine.json(&["session", "new", "--repo", "app"]));
+    assert_eq!(machine.run(&["session", "exec", &second, "--", "cat", "README"]).out, "main\n");
+    assert_eq!(machine.json(&["repos", "ls"]).as_array().unwrap().len(), 1, "the repository is added once");
+    assert_eq!(
+        machine.json(&["configurations", "ls"]).as_array().unwrap().len(),
+        1,
+        "and so is its configuration"
+    );
+    let absent = machine.run(&["session", "new", "--repo", "app", "--branch", "nowhere"]);
+    assert!(absent.code == 1 && absent.err.contains("cannot be checked out"), "{}", absent.err);
+    let option = machine.run(&["session", "new", "--repo", "app", "--branch=--upload-pack=x"]);
+    assert_eq!(option.code, 2, "{}", option.err);
+    assert_eq!(machine.run(&["session", "new", "--repo", "unknown"]).code, 1);
+    machine.json(&["session", "rm", &first, &second]);
+}

@@ -1,0 +1,126 @@
+//! Logins of devices without a browser (RFC 8628): a device waits for its API key until a member approves its code.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, UserId};
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::gate::administer;
+use crate::{NewApiKey, Store, StoreError, TokenHash};
+
+/// The most devices that may wait at the same time. Nobody has authenticated them, so they must not fill the disk.
+const MOST_WAITING: i64 = 10_000;
+
+/// A device that wants to log in.
+pub struct NewDeviceLogin {
+    pub device_hash: TokenHash,
+    pub user_code: String,
+    pub client_name: String,
+    pub at: DateTime<Utc>,
+    pub expires_at: DateTime<Utc>,
+}
+
+/// A device login that has neither expired nor been redeemed.
+#[derive(Clone, Debug, FromRow)]
+pub struct DeviceLogin {
+    pub user_code: String,
+    pub client_name: String,
+    pub created_at: DateTime<Utc>,
+    pub expires_at: DateTime<Utc>,
+    pub denied_at: Option<DateTime<Utc>>,
+    org_id: Option<Uuid>,
+    user_id: Option<Uuid>,
+}
+
+impl DeviceLogin {
+    /// The member who has approved the login.
+    pub fn approved_by(&self) -> Option<(OrgId, UserId)> {
+        Some((self.org_id?.into(), self.user_id?.into()))
+    }
+}
+
+impl Store {
+    /// Stores a login, and deletes those that have expired.
+    pub async fn create_device_login(&self, new: NewDeviceLogin) -> Result<(), StoreError> {
+        const PURGE: &str = "DELETE FROM device_logins WHERE expires_at <= $1";
+        const COUNT: &str = "SELECT count(*) FROM device_logins";
+        const SQL: &str =
+            "INSERT INTO device_logins (device_hash, user_code, client_name, created_at, expires_at)
+            VALUES ($1, $2, $3, $4, $5)";
+        write!(self, Disk, tx => {
+            sqlx::query(PURGE).bind(new.at).execute(&mut *tx).await?;
+            let waiting: i64 = sqlx::query_scalar(COUNT).fetch_one(&mut *tx).await?;
+            if waiting >= MOST_WAITING {
+                return Err(StoreError::Refused("too many devices wait for a login"));
+            }
+            sqlx::query(SQL)
+                .bind(new.device_hash.to_vec()).bind(new.user_code).bind(new.client_name)
+                .bind(new.at).bind(new.expires_at).execute(&mut *tx).await?;
+            Ok(())
+        })
+        .map_err(|error: StoreError| error.on_constraint("this code", "this member"))
+    }
+
+    /// The login that a person sees under this code.
+    pub async fn device_login_by_user_code(
+        &self,
+        user_code: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Option<DeviceLogin>, StoreError> {
+        const SQL: &str = "SELECT user_code, client_name, created_at, expires_at, denied_at, org_id, user_id
+            FROM device_logins WHERE user_code = $1 AND expires_at > $2";
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(user_code).bind(now).fetch_optional(pool).await)?)
+    }
+
+    /// The login of the device that polls, also if it has expired.
+    pub async fn device_login(&self, hash: &TokenHash) -> Result<Option<DeviceLogin>, StoreError> {
+        const SQL: &str = "SELECT user_code, client_name, created_at, expires_at, denied_at, org_id, user_id
+            FROM device_logins WHERE device_hash = $1";
+        let hash = hash.as_slice();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).fetch_optional(pool).await)?)
+    }
+
+    /// Approves a waiting login for a member, or denies it if `by` is `None`. A login is decided once.
+    pub async fn decide_device_login(
+        &self,
+        user_code: &str,
+        by: Option<(OrgId, UserId)>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE device_logins SET org_id = $3, user_id = $4, denied_at = $5
+            WHERE user_code = $1 AND expires_at > $2 AND user_id IS NULL AND denied_at IS NULL";
+        let (org, user) = (by.map(|(org, _)| org.uuid()), by.map(|(_, user)| user.uuid()));
+        let denied = by.is_none().then_some(now);
+        let user_code = user_code.to_owned();
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL)
+                .bind(user_code).bind(now).bind(org).bind(user).bind(denied).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this login")) } else { Ok(()) }
+        })
+        .map_err(|error: StoreError| error.on_constraint("this login", "this member"))
+    }
+
+    /// Exchanges an approved login for an API key of the member who approved it. `false` if somebody else was faster.
+    pub async fn redeem_device_login(&self, hash: &TokenHash, key: NewApiKey) -> Result<bool, StoreError> {
+        const TAKE: &str = "DELETE FROM device_logins
+            WHERE device_hash = $1 AND org_id = $2 AND user_id = $3 AND expires_at > $4";
+        const SQL: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)";
+        let hash = hash.to_vec();
+        administer!(self, tx => {
+            let taken = sqlx::query(TAKE)
+                .bind(hash).bind(key.org_id.uuid()).bind(key.user_id.uuid()).bind(key.at)
+                .execute(&mut *tx).await?;
+            if taken.rows_affected() == 0 {
+                return Ok(false);
+            }
+            sqlx::query(SQL)
+                .bind(key.id.uuid()).bind(key.org_id.uuid()).bind(key.user_id.uuid())
+                .bind(key.name).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
+                .execute(&mut *tx).await?;
+            Ok(true)
+        })
+        .map_err(|error: StoreError| error.on_constraint("this key", "this member"))
+    }
+}
