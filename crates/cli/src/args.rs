@@ -6,6 +6,7 @@ mod gateway;
 mod login;
 mod orgs;
 mod policy;
+mod questions;
 mod session;
 mod usage;
 mod workspaces;
@@ -28,6 +29,7 @@ pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{
     ExplainArgs, GrantArgs, GrantsCommand, OverrideCommand, PolicyCommand, RiskArg, WriteArg,
 };
+pub(crate) use questions::{QuestionsArgs, QuestionsCommand};
 pub(crate) use session::{DiffArgs, ExecArgs, LogsArgs, NewArgs, SessionArgs, SessionCommand};
 pub(crate) use usage::UsageArgs;
 pub(crate) use workspaces::{ConfigurationsArgs, ConfigurationsCommand, ReposArgs, ReposCommand};
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     /// List saved logins, and choose the one to use
     #[command(subcommand)]
     Context(ContextCommand),
+    /// List and answer the questions of agents to people
+    Questions(QuestionsArgs),
     /// Check everything that `serve` needs and say how to fix what is missing; changes nothing
     Doctor,
     /// Create a link that logs a member in once, within 15 minutes

@@ -23,6 +23,7 @@ mod keys;
 mod operator;
 mod orgs;
 mod policy;
+mod questions;
 mod repos;
 mod sandbox;
 mod secrets;
@@ -116,6 +117,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Secrets(command) => secrets::run(context, command).await,
         Command::Actions(command) => actions::run(context, command).await,
         Command::Policy(command) => policy::run(context, command).await,
+        Command::Questions(args) => questions::run(context, args).await,
         Command::Audit(command) => audit::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,
         Command::Egress(command) => egress::run(context, command).await,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::http::{
-    CreateSession, CreatedSession, MessagePage, MessageQuery, OkReply, PostMessage, PromptReply,
-    RenameSession, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
+    AnswerQuestion, CreateSession, CreatedSession, MessagePage, MessageQuery, OkReply, PostMessage,
+    PromptReply, QuestionList, RenameSession, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -96,6 +96,22 @@ impl Client {
         key: Option<&str>,
     ) -> Result<PromptReply, Error> {
         read(self.post(&["proliferate", &session.to_string(), "message"], key).json(message)).await
+    }
+
+    /// The open questions of the organization's agents.
+    pub async fn questions(&self) -> Result<QuestionList, Error> {
+        read(self.get(self.url(&["v1", "questions"]))).await
+    }
+
+    /// Answers a question of a session's agent.
+    pub async fn answer(
+        &self,
+        session: SessionId,
+        question: &str,
+        answer: &AnswerQuestion,
+    ) -> Result<(), Error> {
+        let path = ["proliferate", &session.to_string(), "questions", question, "answer"];
+        ok(self.post(&path, None).json(answer)).await
     }
 
     /// Cancels the current turn.

@@ -47,8 +47,13 @@ fn an_answer_after_a_restart_of_the_gateway_reaches_the_waiting_agent() {
     real.kill_and_start();
     let listed = real.get("/v1/questions");
     assert_eq!(listed["questions"][0]["questionId"], id, "{listed}");
+    let listed = real.machine.json(&["questions", "ls"]);
+    assert_eq!(listed[0]["questionId"], id, "{listed}");
     let mut socket = real.watch("");
-    socket.say(&json!({ "type": "answer_question", "questionId": id, "answers": [["Blue"]] }));
+    let wrong = real.machine.run(&["questions", "answer", "que_none", "Blue"]);
+    assert_eq!(wrong.code, 1, "{}", wrong.err);
+    let id = id.as_str().unwrap();
+    assert_eq!(real.machine.json(&["questions", "answer", id, "Blue"])["questionId"], id);
     let frames = socket.until_type("turn_complete");
     assert_eq!(outcome(&frames), "ok", "{frames:?}");
     let text = tokens(&frames);

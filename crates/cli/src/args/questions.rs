@@ -1,0 +1,31 @@
+//! The options of `questions`.
+
+use clap::{Args, Subcommand};
+
+use super::gateway::GatewayArgs;
+
+#[derive(Args)]
+pub(crate) struct QuestionsArgs {
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    #[command(subcommand)]
+    pub(crate) command: QuestionsCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum QuestionsCommand {
+    /// List the questions that agents of the organization wait with
+    Ls,
+    /// Answer a question
+    ///
+    /// Give one answer for each part of the question. If it has only one part, all answers are for that part.
+    Answer {
+        /// The question, by id or the beginning of its id
+        question: String,
+        /// The answers: labels of options, or texts; for a permission `once`, `always` or `reject`
+        #[arg(required = true, value_name = "ANSWER")]
+        answers: Vec<String>,
+    },
+    /// Print the open questions and then every new one, until you press Ctrl-C
+    Watch,
+}
