@@ -77,21 +77,21 @@ impl Gate {
 
     fn ended_result(&self, request: &CallRequest, run: &Run) -> CallResult {
         let result = stored_result(request, run);
-        self.recent_results.insert(request.key(), request.fingerprint(), &result);
+        self.calls.recent.insert(request.key(), request.fingerprint(), &result);
         result
     }
 
     /// Whether no instance executes a call that has not ended.
     async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
         let Some(instance) = &run.instance else { return Ok(false) };
-        if *instance == self.instance {
+        if *instance == self.instance.id {
             // This instance executes only this request under the id, so no other task does: the database committed the
             // claim, but its reply was lost and the caller was told to retry.
             return Ok(true);
         }
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
         let Some(process) = self.store.seen_instance(instance, before).await? else { return Ok(true) };
-        Ok(matches!((&self.process, process), (Some(own), Some(other)) if own.knows_dead(&other)))
+        Ok(matches!((&self.instance.process, process), (Some(own), Some(other)) if own.knows_dead(&other)))
     }
 
     /// Takes over an orphaned call if a second execution is harmless and policy still allows it. Otherwise the call
@@ -115,7 +115,7 @@ impl Gate {
             org: run.org_id,
             run_id: run.run_id.clone(),
             from: run.instance.clone().unwrap_or_default(),
-            to: self.instance.clone(),
+            to: self.instance.id.clone(),
         };
         match self.store.gate_write(GateWrite::new(change, Vec::new())).await? {
             Written::Done => {

@@ -11,6 +11,7 @@ mod administration;
 mod agent_permission;
 mod artifacts;
 mod audit_writer;
+mod callers;
 mod checkpoints;
 mod existing_run;
 mod governance;
@@ -52,6 +53,7 @@ use rules::Rules;
 
 pub use administration::{AdminChange, Subject};
 pub use artifacts::{LARGEST, is_content_of, is_named_right, reference, unknown_reference};
+pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
     CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
 };
@@ -82,21 +84,32 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 pub struct Gate {
     store: Store,
     clock: Clock,
-    instance: String,
-    process: Option<Process>,
+    instance: Instance,
     rules: Rules,
     sources: Arc<dyn Sources>,
     lock: SafetyLockReading,
     audit: AuditWriter,
     checkpoints: Checkpoints,
-    /// The calls that this instance executes now.
-    in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
-    recent_results: RecentResults,
+    calls: Calls,
     refusals: Refusals,
     /// The runs of the current turns of this instance's sessions.
     turns: Mutex<HashMap<SessionId, String>>,
     /// Cancelled when the gateway stops. From then on, recording an outcome is not retried.
     closing: CancellationToken,
+}
+
+/// This instance, as other instances know it.
+struct Instance {
+    /// Its name in the database.
+    id: String,
+    process: Option<Process>,
+}
+
+/// The calls that this instance can answer without the database.
+struct Calls {
+    /// Those that it executes now.
+    in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
+    recent: RecentResults,
 }
 
 /// The reason why the gate cannot be opened.
@@ -147,15 +160,13 @@ impl OpenGate {
     pub fn with_sources(self, sources: Arc<dyn Sources>, closing: CancellationToken) -> Gate {
         Gate {
             store: self.store,
-            instance: self.instance,
-            process: Process::own(),
+            instance: Instance { id: self.instance, process: Process::own() },
             rules: self.rules,
             sources,
             lock: SafetyLockReading::new(),
             audit: self.audit,
             checkpoints: self.checkpoints,
-            in_flight: Mutex::default(),
-            recent_results: RecentResults::new(),
+            calls: Calls { in_flight: Mutex::default(), recent: RecentResults::new() },
             refusals: Refusals::new(&self.clock, self.calls_per_minute),
             turns: Mutex::default(),
             closing,
@@ -173,7 +184,7 @@ impl Gate {
         if let Err(error) = self.checkpoints.write().await {
             tracing::error!(%error, "no checkpoint of the ledger could be written at the end");
         }
-        if let Err(error) = self.store.forget_instance(&self.instance).await {
+        if let Err(error) = self.store.forget_instance(&self.instance.id).await {
             tracing::warn!(%error, "this instance could not be signed off; its calls count as lost in a while");
         }
     }

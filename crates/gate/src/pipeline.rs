@@ -61,7 +61,7 @@ impl Gate {
 
     async fn submit(self: &Arc<Self>, request: CallRequest, effect: Option<Box<dyn Outside>>) -> CallResult {
         let (key, fingerprint) = (request.key(), request.fingerprint());
-        if let Some(result) = self.recent_results.get(&key, &fingerprint) {
+        if let Some(result) = self.calls.recent.get(&key, &fingerprint) {
             return result;
         }
         let (gate, request) = (self.clone(), Arc::new(request));
@@ -87,7 +87,7 @@ impl Gate {
         fingerprint: Fingerprint,
         execution: Execution,
     ) -> Option<Execution> {
-        let mut in_flight = self.in_flight.lock();
+        let mut in_flight = self.calls.in_flight.lock();
         match in_flight.get(key) {
             Some(found) if found.fingerprint != fingerprint => None,
             Some(found) => Some(found.execution.clone()),
@@ -109,7 +109,7 @@ struct InFlightGuard {
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        let mut in_flight = self.gate.in_flight.lock();
+        let mut in_flight = self.gate.calls.in_flight.lock();
         // Another call may have been registered under this id since.
         if in_flight.get(&self.key).is_some_and(|found| found.execution.ptr_eq(&self.execution)) {
             in_flight.remove(&self.key);
@@ -214,7 +214,7 @@ async fn record_ended(gate: &Gate, judgement: &Judgement, prepared: Prepared) ->
     match claimed(written) {
         Claimed::Ours => {
             crash_point("gate-settled");
-            gate.recent_results.insert(request.key(), request.fingerprint(), &result);
+            gate.calls.recent.insert(request.key(), request.fingerprint(), &result);
             Some(result)
         }
         other => unclaimed(gate, &judgement.call, other).await,
@@ -292,7 +292,8 @@ async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult
     crash_point("gate-claimed");
     let permit = Permit::new(call.request.caller.org, &call.request.run.id);
     let executing = AssertUnwindSafe(outside.execute(&permit, &call.request)).catch_unwind();
-    let executed = tokio::time::timeout(tool.timeout(), executing).await;
+    let timeout = outside.timeout().unwrap_or_else(|| tool.timeout());
+    let executed = tokio::time::timeout(timeout, executing).await;
     drop(permit);
     crash_point("gate-executed");
     let outcome = match executed {
@@ -302,7 +303,7 @@ async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult
         Err(_) if outside.replay_safe() => Err(Failure::Timeout.into()),
         Err(_) => Err(Failure::Late.into()),
     };
-    let (write, result) = gate.end(call, &gate.instance, outcome, versions);
+    let (write, result) = gate.end(call, &gate.instance.id, outcome, versions);
     let result = settle(gate, call, write, result).await;
     crash_point("gate-settled");
     result
@@ -315,7 +316,7 @@ async fn settle(gate: &Gate, call: &JudgedCall, write: GateWrite, result: CallRe
     loop {
         match gate.store.gate_write(write.clone()).await {
             Ok(Written::Done) => {
-                gate.recent_results.insert(request.key(), request.fingerprint(), &result);
+                gate.calls.recent.insert(request.key(), request.fingerprint(), &result);
                 return result;
             }
             // Another instance considered us dead and recorded what it knew. That record stands.

@@ -74,7 +74,7 @@ impl Gate {
                 operation: request.target.operation.clone(),
                 request_hash: request.request_hash.to_string(),
                 decision: JsonText::of(&decision),
-                instance: self.instance.clone(),
+                instance: self.instance.id.clone(),
             }),
             inputs: JsonText::of(&Inputs {
                 artifact_refs: &input_artifacts,

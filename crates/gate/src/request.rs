@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use ledger::{ArtifactRef, Hash};
+use ledger::{ArtifactRef, Hash, payload_hash};
 use policy::{Claim, Versions};
 use proto::{OrgId, SessionId};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+use uuid::Uuid;
 
 /// One call, parsed and checked for form. Policy has not judged it yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,7 +35,7 @@ pub struct CallRequest {
 pub enum EntryPoint {
     /// `POST /v1/tool-calls`: the reply refers to artifacts.
     ToolCalls,
-    /// `POST /proliferate/{id}/tools/{tool}` and git: the caller gets the output itself.
+    /// `POST /proliferate/{id}/tools/{tool}`, git, and what the gateway submits itself: the caller gets the output.
     Callback,
 }
 
@@ -66,6 +67,13 @@ pub struct RunRequest {
     pub correlation: Option<String>,
 }
 
+impl RunRequest {
+    /// The run of a call that the gateway submits once. People search the ledger by the correlation id.
+    pub fn new_call(id: Uuid, correlation: Option<String>) -> Self {
+        Self { id: format!("{CALLBACK_RUN}{}", id.simple()), parent: None, retry_of: None, correlation }
+    }
+}
+
 /// The run that a call retries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Retry {
@@ -84,6 +92,39 @@ pub struct BreakGlass {
 pub(crate) type Fingerprint = (Hash, Claim);
 
 impl CallRequest {
+    /// A call about a session that the gateway submits itself: for its agent, for a member, or on its own.
+    pub fn of_session(
+        caller: Caller,
+        session: SessionId,
+        (lane, tool): (&str, &str),
+        parameters: Value,
+        run: RunRequest,
+    ) -> Self {
+        let payload = json!({"tool": tool, "case": session, "parameters": parameters});
+        // Callers pass parameters without floating-point numbers, so canonicalisation does not fail.
+        let request_hash =
+            payload_hash(&payload).unwrap_or_else(|_| ledger::sha256(payload.to_string().as_bytes()));
+        Self {
+            entry_point: EntryPoint::Callback,
+            caller,
+            claimed: None,
+            agent_name: None,
+            target: Target {
+                lane: lane.to_owned(),
+                tool: tool.to_owned(),
+                operation: tool.to_owned(),
+                parameters,
+                input_artifacts: Vec::new(),
+            },
+            run,
+            case: Some(session.to_string()),
+            scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
+            break_glass: BreakGlass::default(),
+            demanded: None,
+            request_hash,
+        }
+    }
+
     /// The tool name that policy judges.
     pub fn full_name(&self) -> String {
         policy::full_name(&self.target.tool, &self.target.operation)

@@ -93,6 +93,11 @@ pub trait Outside: Send + Sync {
     /// after its instance died in the middle.
     fn replay_safe(&self) -> bool;
 
+    /// How long this effect may take, if that differs from the timeout of its tool.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
     fn execute<'a>(
         &'a self,
         permit: &'a Permit,

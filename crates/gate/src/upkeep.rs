@@ -66,7 +66,7 @@ impl Gate {
     pub async fn come_alive(&self, settings: &GateSettings) -> Result<(), StoreError> {
         self.say_alive().await?;
         if settings.single_instance {
-            self.store.forget_other_instances(&self.instance).await?;
+            self.store.forget_other_instances(&self.instance.id).await?;
         }
         let policy = self.rules.policy();
         let last = self.store.last_policy_change().await?;
@@ -85,13 +85,13 @@ impl Gate {
     }
 
     async fn say_alive(&self) -> Result<(), StoreError> {
-        let process = self.process.as_ref().map(Process::text);
-        self.store.see_instance(&self.instance, process.as_deref(), self.clock.now()).await
+        let process = self.instance.process.as_ref().map(Process::text);
+        self.store.see_instance(&self.instance.id, process.as_deref(), self.clock.now()).await
     }
 
     /// Removes instances that have certainly died, and gives up their calls.
     async fn reap_instances(&self) -> Result<(), StoreError> {
-        let Some(own) = &self.process else { return Ok(()) };
+        let Some(own) = &self.instance.process else { return Ok(()) };
         let others = self.store.instance_processes().await?;
         let dead: Vec<_> = others.iter().filter(|(_, process)| own.knows_dead(process)).collect();
         for (instance, _) in &dead {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::{Clock, Rng};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{GateError, OpenGate, Permit, follow_lock, keep_gate};
+use gate::{Gate, GateError, OpenGate, Permit, follow_lock, keep_gate};
 use proto::SessionId;
 use secrecy::ExposeSecret as _;
 use store::{InstanceLock, Member, Store, StoreError};
@@ -131,7 +131,7 @@ impl Gateway {
         };
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let git = connect(app, gate, &config, &parts);
-            let runtime = Arc::new(runtime(app, &config, &parts, sandboxes, pool));
+            let runtime = Arc::new(runtime(app, (&config, &parts), &git.gate, sandboxes, pool));
             let admission = Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), &config);
             let admission = Arc::new(admission);
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
@@ -282,7 +282,13 @@ fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> A
 }
 
 /// Builds the runtime. A sandbox reaches the gateway, which holds the runtime, so the reference back is weak.
-fn runtime(app: &Weak<App>, config: &Config, parts: &Parts, sandboxes: Sandboxes, pool: Pool) -> Runtime {
+fn runtime(
+    app: &Weak<App>,
+    (config, parts): (&Config, &Parts),
+    gate: &Arc<Gate>,
+    sandboxes: Sandboxes,
+    pool: Pool,
+) -> Runtime {
     let app = app.clone();
     let router = move || app.upgrade().map(|app| edge::router_inside(app.into()));
     Runtime {
@@ -293,6 +299,7 @@ fn runtime(app: &Weak<App>, config: &Config, parts: &Parts, sandboxes: Sandboxes
         store: parts.store.clone(),
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
+        gate: gate.clone(),
         sandboxes,
         networks: parts.networks.clone(),
         pool,
@@ -339,7 +346,7 @@ fn sessions(
         gate: git.gate.clone(),
         hubs: hubs.clone(),
         admission,
-        sandbox_provider: runtime.sandboxes.engine().to_owned(),
+        runtime: runtime.clone(),
         instance: instance.to_owned(),
     }
 }
@@ -348,11 +355,15 @@ fn sessions(
 struct LiveSnapshots(Weak<App>);
 
 impl SnapshotSaver for LiveSnapshots {
-    fn save<'a>(&'a self, _: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
+    fn save<'a>(
+        &'a self,
+        permit: &'a Permit,
+        session: SessionId,
+    ) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
         async move {
             let stopping = || SnapshotError::NotRunning("the gateway is stopping".to_owned());
             let app = self.0.upgrade().ok_or_else(stopping)?;
-            app.hubs.save_snapshot(session).await
+            app.hubs.save_snapshot(permit, session).await
         }
         .boxed()
     }

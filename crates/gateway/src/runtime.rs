@@ -14,6 +14,7 @@ mod room;
 mod sandboxes;
 mod service;
 mod snapshot;
+mod system;
 
 pub use agent::{Agent, Door};
 pub(crate) use launch::sandbox_of;

@@ -1,5 +1,6 @@
-//! The use cases of sessions: create, prompt, answer, cancel, rename, stop and delete. HTTP handlers, WebSocket connections and
-//! automations call them. The caller has authenticated the [`Requester`] and decided that it may do this to the session.
+//! The use cases of sessions: create, prompt, answer, cancel, rename, stop, delete, save files and start services. HTTP
+//! handlers, WebSocket connections and automations call them. The caller has authenticated the [`Requester`] and decided
+//! that it may do this to the session.
 
 mod answer;
 mod configuration;
@@ -10,6 +11,7 @@ mod error;
 mod idempotency;
 mod prompt;
 mod requester;
+mod sandbox;
 mod setup;
 
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use store::Store;
 
 use crate::admission::Admission;
 use crate::hub::Hubs;
+use crate::runtime::Runtime;
 
 pub use answer::answer;
 pub use control::{cancel, delete, rename, stop};
@@ -28,6 +31,7 @@ pub use draft::{ConfigurationSource, SessionDraft, Title};
 pub use error::SessionError;
 pub use prompt::{PromptDraft, prompt};
 pub use requester::{RequestContext, Requester};
+pub use sandbox::{save_snapshot, start_services};
 
 /// The parts of the gateway that the use cases depend on.
 pub struct SessionServices {
@@ -37,8 +41,7 @@ pub struct SessionServices {
     pub(crate) gate: Arc<Gate>,
     pub(crate) hubs: Hubs,
     pub(crate) admission: Arc<Admission>,
-    /// The name of the sandbox provider in the database.
-    pub(crate) sandbox_provider: String,
+    pub(crate) runtime: Arc<Runtime>,
     /// The name of this gateway instance in the database.
     pub(crate) instance: String,
 }

@@ -9,6 +9,7 @@ mod platform;
 mod problems;
 mod save_service_commands;
 mod save_snapshot;
+mod start_services;
 
 use std::sync::Arc;
 
@@ -26,13 +27,17 @@ pub(crate) use save_snapshot::SnapshotSaver;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 
-/// A source of tools. A lookup may be slow or fail; that affects only the tools of this source.
+/// A source of tools. A lookup may be slow or fail; that affects only the names that this source claims.
 pub(crate) trait Source: Send + Sync {
+    /// Whether a tool of this name can only be this source's, whether it exists or not.
+    fn claims(&self, policy: &Policy, name: &str) -> bool;
+
     /// Finds the tool with this full name for callers of an organization.
     fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a>;
 }
 
-/// All sources of a gateway. If two have a tool of the same name, the one registered first wins.
+/// All sources of a gateway. If two claim the same name, the one registered first wins. Later ones are not asked, so that
+/// a source that fails does not let another one answer for its tools.
 pub(crate) struct Registry(Vec<Box<dyn Source>>);
 
 impl Registry {
@@ -44,15 +49,10 @@ impl Registry {
 impl gate::Sources for Registry {
     fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a> {
         async move {
-            let mut failed = None;
-            for source in &self.0 {
-                match source.find(policy, org, name).await {
-                    Ok(Some(tool)) => return Ok(Some(tool)),
-                    Ok(None) => {}
-                    Err(error) => failed = Some(error),
-                }
+            match self.0.iter().find(|source| source.claims(policy, name)) {
+                Some(source) => source.find(policy, org, name).await,
+                None => Ok(None),
             }
-            failed.map_or(Ok(None), Err)
         }
         .boxed()
     }
@@ -63,7 +63,7 @@ impl gate::Sources for Registry {
 pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFacts> {
     let name = full_name(name, operation);
     let plain = |risk| ToolFacts { risk, writes: None, mode_key: None };
-    if platform::find(&name).is_some() {
+    if platform::is_platform_tool(&name) {
         return Some(plain(platform::RISK));
     }
     if let Some(known) = git::known(&name) {
@@ -81,31 +81,27 @@ mod tests {
     use super::*;
 
     struct Broken;
-    struct Empty;
 
     impl Source for Broken {
+        fn claims(&self, _: &Policy, name: &str) -> bool {
+            name.starts_with("broken.")
+        }
+
         fn find<'a>(&'a self, _: &'a Policy, _: OrgId, _: &'a str) -> Found<'a> {
             async { Err(SourceError { source_id: "broken", problem: "it is down".to_owned() }) }.boxed()
         }
     }
 
-    impl Source for Empty {
-        fn find<'a>(&'a self, _: &'a Policy, _: OrgId, _: &'a str) -> Found<'a> {
-            async { Ok(None) }.boxed()
-        }
-    }
-
     #[tokio::test]
     async fn a_source_that_fails_affects_its_own_tools_only() {
-        let tools = "- {name: a.b, method: GET, url: 'http://127.0.0.1/'}\n";
+        let tools = "- {name: a.b, method: GET, url: 'http://127.0.0.1/'}\n\
+            - {name: broken.b, method: GET, url: 'http://127.0.0.1/'}\n";
         let policy = Policy::load(policy::Files { tools: Some(tools), ..policy::Files::default() }).unwrap();
         let org = OrgId::from(uuid::Uuid::nil());
-        let http = || Box::new(HttpTools::for_tests());
-        let registry = Registry::new(vec![Box::new(Broken), http(), Box::new(Empty)]);
-        assert!(gate::Sources::find(&registry, &policy, org, "a.b").await.unwrap().is_some());
-        let missing = gate::Sources::find(&registry, &policy, org, "a.c").await;
-        assert_eq!(missing.err().unwrap().source_id, "broken", "it may be the one that has the tool");
-        let registry = Registry::new(vec![http(), Box::new(Empty)]);
-        assert!(gate::Sources::find(&registry, &policy, org, "a.c").await.unwrap().is_none());
+        let registry = Registry::new(vec![Box::new(Broken), Box::new(HttpTools::for_tests())]);
+        let find = async |name| gate::Sources::find(&registry, &policy, org, name).await;
+        assert!(find("a.b").await.unwrap().is_some());
+        assert!(find("a.c").await.unwrap().is_none());
+        assert_eq!(find("broken.b").await.err().unwrap().source_id, "broken", "another source answered");
     }
 }

@@ -11,6 +11,7 @@ use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
 use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
+use gate::Permit;
 use parking_lot::RwLock;
 use proto::{OrgId, SecretId, UserId};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -134,7 +135,12 @@ impl Vault {
         }
     }
 
-    /// Decrypts a secret, for the code that acts with it.
+    /// Decrypts a secret of the organization for a call that the gate has allowed.
+    pub async fn open_for(&self, permit: &Permit, name: &str) -> Result<Option<SecretString>, VaultError> {
+        self.open(permit.org(), Scope::Org, name).await
+    }
+
+    /// Decrypts a secret for the gateway's own requests, for example to fetch a repository.
     pub async fn open(
         &self,
         org: OrgId,

@@ -112,6 +112,10 @@ fn a_session_that_is_watched_moves_with_its_files_memory_and_prompts() {
     assert!(tokens(&frames).contains("precious"), "{frames:?}");
     assert!(frames.iter().all(|frame| frame["type"] != "error"), "{frames:?}");
     assert!(!real.sandboxes().contains(&real.session), "the old one was not ended");
+    let saved = real.get(&format!("/v1/audit/events?case_id={}&limit=1000", real.session));
+    let saved = saved["events"].as_array().unwrap().iter().filter(|event| event["role_id"] == "SYSTEM");
+    let saved: Vec<_> = saved.map(|event| [&event["action_type"], &event["outcome"]]).collect();
+    assert_eq!(saved[..2], [["authz_decision", "allow"], ["tool_call", "success"]], "{saved:?}");
     assert_eq!((known.is_some(), real.sql(MEMORY)), (true, known), "the agent does not remember the session");
 }
 

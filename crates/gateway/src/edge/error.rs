@@ -280,6 +280,7 @@ impl From<SessionError> for ApiError {
                 "The session was not stopped, because its files could not be saved: {reason}. `?discard=true` \
                  (`session stop --discard`) gives up what was not saved"
             )),
+            SessionError::CallFailed(reason) => Self::conflict(reason),
             SessionError::KeyInFlight => Self::idempotency_in_progress(),
             SessionError::KeyMismatch => Self::idempotency_mismatch(),
             SessionError::Hub(error) => error.into(),

@@ -1,15 +1,8 @@
 //! Pushes and pull requests as calls of the gate. Both use the same lane, whether an agent or a person starts them.
 
-use std::collections::BTreeSet;
-
-use gate::{
-    BreakGlass, CALLBACK_RUN, CallRequest, CallResult, Caller, EntryPoint, OPERATOR, ORG_ADMIN, RunRequest,
-    Target,
-};
-use ledger::payload_hash;
-use policy::{ActorClass, Claim};
-use proto::{OrgId, Role, SessionId, UserId};
-use serde_json::{Value, json};
+use gate::{CallRequest, CallResult, Caller, RunRequest};
+use proto::{OrgId, SessionId, UserId};
+use serde_json::Value;
 use store::StoreError;
 
 use super::GitService;
@@ -40,49 +33,22 @@ impl GitService {
         subject: &str,
         parameters: Value,
     ) -> Result<CallRequest, StoreError> {
-        let (actor, role, parent) = match initiator {
+        let (caller, parent) = match initiator {
             Initiator::Agent => {
                 let record = self.store.session(org, session).await?;
                 let record = record.ok_or(StoreError::Missing("the session"))?;
                 let (role, _) = gate::agent_role(record.session_type, record.automation_id.is_some());
-                (gate::agent(session), role, self.gate.turn_of(session))
+                let (actor, role) = (gate::agent(session), role.to_owned());
+                (Caller { org, session: Some(session), actor, role }, self.gate.turn_of(session))
             }
-            Initiator::Person(user) => {
-                let member = self.store.member(org, user).await?;
-                let member = member.ok_or(StoreError::Missing("the membership"))?;
-                let role = if member.role >= Role::Admin { ORG_ADMIN } else { OPERATOR };
-                (Claim { actor_type: ActorClass::Human, actor_id: user.to_string() }, role, None)
-            }
+            Initiator::Person(user) => (self.gate.member_caller(org, session, user).await?, None),
         };
-        let run_id = format!("{CALLBACK_RUN}{}", self.rng.uuid(self.clock.now()).simple());
-        let payload = json!({"tool": tool, "case": session, "parameters": parameters});
-        // The payload contains only strings, so canonicalisation does not fail.
-        let request_hash =
-            payload_hash(&payload).unwrap_or_else(|_| ledger::sha256(payload.to_string().as_bytes()));
-        Ok(CallRequest {
-            entry_point: EntryPoint::Callback,
-            caller: Caller { org, session: Some(session), actor, role: role.to_owned() },
-            claimed: None,
-            agent_name: (initiator == Initiator::Agent).then(|| "opencode".to_owned()),
-            target: Target {
-                lane: LANE.to_owned(),
-                tool: tool.to_owned(),
-                operation: tool.to_owned(),
-                parameters,
-                input_artifacts: Vec::new(),
-            },
-            run: RunRequest {
-                id: run_id,
-                parent,
-                retry_of: None,
-                correlation: Some(subject.chars().take(120).collect()),
-            },
-            case: Some(session.to_string()),
-            scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
-            break_glass: BreakGlass::default(),
-            demanded: None,
-            request_hash,
-        })
+        let correlation = subject.chars().take(120).collect();
+        let run = RunRequest::new_call(self.rng.uuid(self.clock.now()), Some(correlation));
+        let run = RunRequest { parent, ..run };
+        let agent_name = (initiator == Initiator::Agent).then(|| "opencode".to_owned());
+        let call = CallRequest::of_session(caller, session, (LANE, tool), parameters, run);
+        Ok(CallRequest { agent_name, ..call })
     }
 }
 

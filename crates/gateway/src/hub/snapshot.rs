@@ -1,5 +1,6 @@
-//! Saves the files of a live session, on request of the agent's tool or a client.
+//! Saves the files of a live session, for the tool `save_snapshot` that its agent or a member calls.
 
+use gate::Permit;
 use proto::socket::SnapshotTarget;
 use proto::{SessionId, SessionType};
 use sandbox::{Capability, SandboxError};
@@ -10,8 +11,12 @@ use crate::runtime::{Saved, SnapshotError, keep_files};
 
 impl Hubs {
     /// Copies the files of a running session, so that the session's next sandbox starts from the copy. The copy of a
-    /// setup session becomes its configuration's snapshot. The caller has authorized the request.
-    pub(crate) async fn save_snapshot(&self, session: SessionId) -> Result<Saved, SnapshotError> {
+    /// setup session becomes its configuration's snapshot.
+    pub(crate) async fn save_snapshot(
+        &self,
+        permit: &Permit,
+        session: SessionId,
+    ) -> Result<Saved, SnapshotError> {
         let services = self.services();
         let runtime = &services.runtime;
         if !runtime.sandboxes.provider.capabilities().durable_snapshot {
@@ -26,7 +31,7 @@ impl Hubs {
             SessionType::Setup => SnapshotTarget::Configuration,
             SessionType::Coding | SessionType::Cli => SnapshotTarget::Session,
         };
-        let id = keep_files(runtime, &held.owner, &record, &held.sandbox, target).await?;
+        let id = keep_files(permit, runtime, &held.owner, &record, &held.sandbox, target).await?;
         Ok(Saved { id, target })
     }
 }

@@ -1,5 +1,11 @@
 //! The commands that start an app's services: run once as a test, or started as services that keep running.
 
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use gate::{CallRequest, Failure, Output, Outside, Permit};
+use parking_lot::Mutex;
 use proto::socket::{AutoStartCommand, AutoStartEntry, AutoStartMode};
 use sandboxd::protocol::{Exec, ExitReason, Place, Restart, ServiceSpec};
 use sandboxd::{ClientError, Sandboxd};
@@ -77,6 +83,7 @@ fn within_limits(command: &AutoStartCommand) -> bool {
 
 /// Runs the commands one after the other and reports each result. A failure does not stop the next command.
 pub(crate) async fn run(
+    _: &Permit,
     supervisor: &Sandboxd,
     commands: Vec<AutoStartCommand>,
     mode: AutoStartMode,
@@ -98,6 +105,50 @@ pub(crate) async fn run(
         });
     }
     entries
+}
+
+/// The effect of the tool `start_services`.
+pub(crate) struct StartServices {
+    supervisor: Sandboxd,
+    commands: Vec<AutoStartCommand>,
+    mode: AutoStartMode,
+    entries: Entries,
+}
+
+/// The report of a run, once it is over.
+pub(crate) type Entries = Arc<Mutex<Option<Vec<AutoStartEntry>>>>;
+
+impl StartServices {
+    pub(crate) fn new(
+        supervisor: Sandboxd,
+        commands: Vec<AutoStartCommand>,
+        mode: AutoStartMode,
+    ) -> (Self, Entries) {
+        let entries = Entries::default();
+        (Self { supervisor, commands, mode, entries: entries.clone() }, entries)
+    }
+}
+
+impl Outside for StartServices {
+    fn replay_safe(&self) -> bool {
+        false
+    }
+
+    fn execute<'a>(
+        &'a self,
+        permit: &'a Permit,
+        _: &'a CallRequest,
+    ) -> BoxFuture<'a, Result<Output, Failure>> {
+        async move {
+            let entries = run(permit, &self.supervisor, self.commands.clone(), self.mode).await;
+            let failed =
+                entries.iter().filter(|entry| !matches!(entry.exit_code, None | Some(0 | TIMED_OUT)));
+            let text = format!("{} commands were run, {} of them failed", entries.len(), failed.count());
+            *self.entries.lock() = Some(entries);
+            Ok(Output { text, data: None })
+        }
+        .boxed()
+    }
 }
 
 /// The report for the case that no command could be run.

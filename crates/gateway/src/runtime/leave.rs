@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::SessionId;
-use proto::socket::SnapshotTarget;
 use sandbox::{SandboxError, SandboxId, SandboxInfo, SandboxState};
 use store::{Owner, SessionRecord, StoreError};
 use tokio::time::timeout;
@@ -17,7 +16,8 @@ use tokio::time::timeout;
 use super::Runtime;
 use super::launch::sandbox_of;
 use super::prepare::SERVICE;
-use super::snapshot::{SnapshotError, drop_orphans, keep_files};
+use super::snapshot::{SnapshotError, drop_orphans};
+use super::system::save_files;
 use clock::crash_point;
 
 /// How long the agent may take to stop. The sandbox is untrusted and may never answer.
@@ -41,7 +41,7 @@ pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<Sandbox
     if timeout(ENDING, end_agent(&runtime, &old)).await.is_err() {
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
     }
-    keep_files(&runtime, &owner, &record, &old, SnapshotTarget::Session).await?;
+    save_files(&runtime, owner, record, old.clone()).await?;
     crash_point("sandbox-saved");
     runtime.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
     crash_point("sandbox-left");

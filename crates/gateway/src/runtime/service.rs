@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use clock::{Clock, Rng};
+use gate::Gate;
 use opencode::files::Tool;
 use proto::SessionType;
 use store::Store;
@@ -22,6 +23,8 @@ pub struct Runtime {
     pub store: Store,
     pub clock: Clock,
     pub rng: Rng,
+    /// Decides about what the gateway does in sandboxes on its own.
+    pub gate: Arc<Gate>,
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,

@@ -3,6 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use gate::Permit;
 use proto::socket::SnapshotTarget;
 use sandbox::{SandboxError, SandboxId, SnapshotId};
 use sandboxd::protocol::{EnvFile, EnvMode};
@@ -22,6 +23,9 @@ pub enum SnapshotError {
     Sandbox(#[from] SandboxError),
     #[error("{0}")]
     NotRunning(String),
+    /// The gate does not allow it, or cannot record it.
+    #[error("{0}")]
+    Refused(String),
     #[error("the list of environment files cannot be read: save it again")]
     EnvFiles,
     #[error(transparent)]
@@ -38,12 +42,16 @@ pub struct Saved {
 
 /// Copies the files of a session's sandbox, and makes the target start from the copy.
 pub(crate) async fn keep_files(
+    permit: &Permit,
     runtime: &Runtime,
     owner: &Owner,
     record: &SessionRecord,
     sandbox: &SandboxId,
     target: SnapshotTarget,
 ) -> Result<SnapshotId, SnapshotError> {
+    if record.org_id != permit.org() {
+        return Err(SnapshotError::Refused("the call was permitted for another organization".to_owned()));
+    }
     let without = left_out(runtime, record).await?;
     let id = runtime.sandboxes.provider.snapshot(sandbox, &without).await?;
     let sandbox_provider = runtime.sandboxes.engine().to_owned();

@@ -27,7 +27,7 @@ pub(super) async fn find_or_create(
                 org_id: org,
                 repo_ids: repo_ids.clone(),
                 id,
-                sandbox_provider: services.sandbox_provider.clone(),
+                sandbox_provider: services.runtime.sandboxes.engine().to_owned(),
                 created_by: user,
                 at: now,
             };
@@ -43,7 +43,7 @@ pub(super) async fn find_or_create(
                 display_name: display_name.clone(),
                 id,
                 repo_id: services.rng.uuid(now).into(),
-                sandbox_provider: services.sandbox_provider.clone(),
+                sandbox_provider: services.runtime.sandboxes.engine().to_owned(),
                 at: now,
             };
             recorded(services, org, requester).find_or_create_cli(wanted).await?

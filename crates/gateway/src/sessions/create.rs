@@ -118,7 +118,7 @@ fn new_session(
         trigger_context: draft.trigger_context,
         local_path_hash,
         snapshot_id: draft.snapshot_id.or_else(|| found?.configuration.snapshot_id.clone()),
-        ..NewSession::new(id, org, draft.session_type, &services.sandbox_provider, now)
+        ..NewSession::new(id, org, draft.session_type, services.runtime.sandboxes.engine(), now)
     }
 }
 

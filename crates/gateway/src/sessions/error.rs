@@ -38,6 +38,9 @@ pub enum SessionError {
     /// The session was not stopped, because its files could not be saved.
     #[error("the files could not be saved: {0}")]
     NotSaved(String),
+    /// The gate refused a call, or its tool failed.
+    #[error("{0}")]
+    CallFailed(String),
     /// A request with the same idempotency key is in flight.
     #[error("a request with this idempotency key is in progress")]
     KeyInFlight,

@@ -43,7 +43,7 @@ async fn try_start(
         title: Some("Set up the managed configuration".to_owned()),
         agent_config,
         starts: Starts::Now,
-        ..NewSession::new(id, org, SessionType::Setup, &services.sandbox_provider, now)
+        ..NewSession::new(id, org, SessionType::Setup, services.runtime.sandboxes.engine(), now)
     };
     if !services.store.create_setup_session(new, configuration.id).await? {
         return Ok(None);

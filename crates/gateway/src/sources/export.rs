@@ -32,6 +32,10 @@ impl ExportSource {
 }
 
 impl Source for ExportSource {
+    fn claims(&self, _: &Policy, name: &str) -> bool {
+        name == EXPORT
+    }
+
     fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
         let tool = (name == EXPORT).then(|| Arc::new(self.clone()) as Arc<dyn Tool>);
         async { Ok(tool) }.boxed()

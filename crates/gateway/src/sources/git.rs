@@ -27,6 +27,10 @@ const PULL_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 pub(crate) struct GitSource(pub(crate) Weak<GitService>);
 
 impl Source for GitSource {
+    fn claims(&self, _: &Policy, name: &str) -> bool {
+        known(name).is_some()
+    }
+
     fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
         let tool: Option<Arc<dyn Tool>> = if name == CREATE_PULL_REQUEST {
             Some(Arc::new(PullRequestTool(self.0.clone())))

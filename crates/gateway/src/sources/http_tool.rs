@@ -13,7 +13,6 @@ use policy::{Auth, HttpTool, Method, ModeKey, Policy, Risk, Write};
 use proto::{JsonObject, OrgId};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
-use store::Scope;
 use url::{Host, Url};
 
 use super::credential::Credential;
@@ -75,6 +74,10 @@ impl HttpTools {
 }
 
 impl Source for HttpTools {
+    fn claims(&self, policy: &Policy, name: &str) -> bool {
+        policy.tool(name).is_some()
+    }
+
     fn find<'a>(&'a self, policy: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
         let bind = |tool: &HttpTool| Arc::new(BoundTool { tool: tool.clone(), needs: self.0.clone() });
         let tool = policy.tool(name).map(|tool| bind(tool) as Arc<dyn Tool>);
@@ -116,7 +119,7 @@ impl BoundTool {
     async fn secret(&self, permit: &Permit, key: &str) -> Result<String, Failure> {
         let unopened = || Failure::Down("the tool's credential cannot be opened".to_owned());
         let vault = self.needs.vault.as_ref().ok_or_else(unopened)?;
-        let found = vault.open(permit.org(), Scope::Org, key).await;
+        let found = vault.open_for(permit, key).await;
         let found = found.map_err(|error| {
             tracing::error!(%error, key, "the credential of a tool cannot be opened");
             unopened()

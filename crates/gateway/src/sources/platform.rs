@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use clock::Clock;
 use futures_util::FutureExt as _;
-use gate::{CallRequest, Failure, Outside, Tool, Within, Work};
+use gate::{CallRequest, Failure, ORG_ADMIN, Outside, Tool, Within, Work};
 use opencode::files::Tool as AgentTool;
-use policy::{Policy, Risk};
+use policy::{ActorClass, Policy, Risk};
 use proto::{OrgId, SessionType};
 use serde_json::Value;
 use store::{SandboxSession, Store};
 
 use super::save_snapshot::SnapshotSaver;
+use super::start_services::{self, StartServicesTool};
 use super::{Found, Source, save_service_commands, save_snapshot};
+use crate::access::{self, Act, CallerKind};
 
 /// The risk of every platform tool.
 pub(super) const RISK: Risk = Risk::Write;
@@ -41,8 +43,13 @@ pub(super) enum Implementation {
 /// All platform tools. To add a tool, add an entry here.
 pub(crate) static PLATFORM_TOOLS: [PlatformTool; 2] = [save_snapshot::TOOL, save_service_commands::TOOL];
 
-pub(super) fn find(name: &str) -> Option<&'static PlatformTool> {
+fn find(name: &str) -> Option<&'static PlatformTool> {
     PLATFORM_TOOLS.iter().find(|tool| tool.name == name)
+}
+
+/// Whether the platform has a tool of this name.
+pub(super) fn is_platform_tool(name: &str) -> bool {
+    find(name).is_some() || name == start_services::NAME
 }
 
 /// The tools that a session of this type has.
@@ -64,11 +71,16 @@ pub(crate) struct PlatformSource {
 }
 
 impl Source for PlatformSource {
+    fn claims(&self, _: &Policy, name: &str) -> bool {
+        is_platform_tool(name)
+    }
+
     fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
         let bind = |tool: &'static PlatformTool| {
             Arc::new(BoundTool { tool, implementation: (tool.implement)(self) }) as Arc<dyn Tool>
         };
-        let tool = find(name).map(bind);
+        let start_services = || Arc::new(StartServicesTool) as Arc<dyn Tool>;
+        let tool = find(name).map(bind).or_else(|| (name == start_services::NAME).then(start_services));
         async { Ok(tool) }.boxed()
     }
 }
@@ -100,12 +112,24 @@ impl Tool for BoundTool {
     }
 }
 
-/// The session that a call concerns: the caller's own, or the one that the case names.
+/// The session that a call concerns: the caller's own, or the one that the case names. A member who names one must be
+/// allowed to change it.
 pub(super) async fn session_of(store: &Store, call: &CallRequest) -> Result<SandboxSession, Failure> {
     let named = || call.case.as_deref().and_then(|case| case.parse().ok());
     let gone = || Failure::Refused("There is no such session, or it has ended.".to_owned());
     let id = call.caller.session.or_else(named).ok_or_else(gone)?;
     let found = store.sandbox_session(id).await;
     let found = found.map_err(|error| save_service_commands::store_failure(&error))?;
-    found.filter(|session| session.org_id == call.caller.org).ok_or_else(gone)
+    let found = found.filter(|session| session.org_id == call.caller.org).ok_or_else(gone)?;
+    if call.caller.actor.actor_type == ActorClass::Human && !may_change(&call.caller, &found) {
+        return Err(Failure::Refused(Act::ChangeSession.refusal()));
+    }
+    Ok(found)
+}
+
+/// Whether the access table allows a member to change a session.
+fn may_change(caller: &gate::Caller, session: &SandboxSession) -> bool {
+    let kind = if caller.role == ORG_ADMIN { CallerKind::Admin } else { CallerKind::Member };
+    let user = caller.actor.actor_id.parse().ok();
+    access::may(Act::ChangeSession, kind, session.created_by.is_none() || session.created_by == user)
 }

@@ -1,15 +1,16 @@
-//! Nobody can start from another organization's snapshot, whatever their request contains.
+//! Who can save the files of a session, and who can start from the snapshot: nobody from another organization's.
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use gate::Governance;
 use proto::socket::SnapshotTarget;
 use proto::{OrgId, SessionType};
 use serde_json::{Value, json};
 use store::{NewSession, NewSnapshot, SessionFilter};
 
 use crate::harness::Setup;
-use crate::live::{Live, On, is_status};
-use crate::people::{org, person};
+use crate::live::{Live, On, Socket, is_status};
+use crate::people::{Person, org, person};
 
 /// Creates a session in the organization with this snapshot.
 async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
@@ -21,6 +22,19 @@ async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
     let sandbox_provider = live.app.runtime.sandboxes.engine().to_owned();
     let new = NewSnapshot { id: id.to_owned(), target: SnapshotTarget::Session, sandbox_provider, at: now };
     live.app.store.record_snapshot(&owner, new).await.unwrap();
+}
+
+/// Engages the safety lock, which a restarted gateway knows at once.
+async fn lock(live: &Live) {
+    let app = &live.app;
+    let governance = Governance {
+        settings: app.config.gate_settings(),
+        store: &app.store,
+        clock: &app.clock,
+        rng: &app.rng,
+        operator: "host:tester",
+    };
+    governance.lock(true, "a test").await.unwrap();
 }
 
 fn from(snapshot: &str) -> Value {
@@ -113,4 +127,58 @@ async fn a_snapshot_needs_a_member_who_may_change_the_session_and_a_provider_tha
     assert_eq!(output["payload"]["runId"], "r1");
     let entry = &output["payload"]["entries"][0];
     assert_eq!((&entry["name"], &entry["exitCode"]), (&json!("Error"), &json!(1)), "{entry}");
+}
+
+/// What the ledger has of a member's calls at a session: action, outcome and role.
+async fn recorded(live: &Live, session: &str) -> Vec<[String; 3]> {
+    let page = live.get(&format!("/v1/audit/events?case_id={session}")).await;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let events = page["events"].as_array().unwrap().iter();
+    let calls = events.filter(|event| event["lane_id"] == "session.change");
+    calls.map(|event| [&event["action_type"], &event["outcome"], &event["role_id"]].map(text)).collect()
+}
+
+#[tokio::test]
+async fn what_a_member_does_in_a_sandbox_passes_the_gate_and_the_ledger() {
+    let live = Live::start(On::Sqlite).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    let save = async |socket: &mut Socket| {
+        socket.send(&json!({"type": "save_snapshot"})).await;
+        let result = socket.until_type("snapshot_result").await.pop().unwrap();
+        result["payload"]["error"].as_str().unwrap().to_owned()
+    };
+    assert!(save(&mut socket).await.contains("durable snapshots"));
+    let call = |action: &str, outcome: &str| [action, outcome, "OPERATOR"].map(str::to_owned);
+    let first = [call("authz_decision", "allow"), call("tool_call", "failure")];
+    assert_eq!(recorded(&live, &session).await, first);
+
+    lock(&live).await;
+    let live = live.restarted().await;
+    let mut socket = live.running(&session).await;
+    let refused = save(&mut socket).await;
+    assert!(refused.contains("lock"), "{refused}");
+    let denied = [call("authz_decision", "deny"), call("tool_call", "deny")];
+    assert_eq!(recorded(&live, &session).await, [first, denied].concat());
+}
+
+#[tokio::test]
+async fn a_member_saves_no_session_of_others_over_the_api() {
+    let live = Live::start(On::Sqlite).await;
+    let session = live.session().await;
+    let bob = person(&live.app, live.ada.org, proto::Role::Member).await;
+    let call = |who: &Person, run: &str| {
+        json!({
+            "tool_name": "save_snapshot", "operation": "save_snapshot", "lane_id": "session.change",
+            "actor": {"actor_type": "human", "actor_id": who.id}, "case_id": session, "run_id": run,
+            "correlation_id": "why-1", "parameters": {},
+        })
+    };
+    for (who, run, problem) in
+        [(&bob, "run-bob-1", "Only whoever made it"), (&live.ada, "run-ada-1", "durable snapshots")]
+    {
+        let (_, answer) = live.ask("POST", "/v1/tool-calls", Some(&who.token), &call(who, run), None).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(problem), "{answer}");
+    }
 }

@@ -7,7 +7,8 @@ use crate::common::{LANES, ROLES, load};
 #[test]
 fn the_built_in_policy_and_the_example_load() {
     let built_in = Policy::load(Files::default()).unwrap();
-    let roles = ["SETUP_AGENT", "CODING_AGENT", "AUTOMATION_AGENT", "SERVICE", "OPERATOR", "ORG_ADMIN"];
+    let roles =
+        ["SETUP_AGENT", "CODING_AGENT", "AUTOMATION_AGENT", "SERVICE", "SYSTEM", "OPERATOR", "ORG_ADMIN"];
     assert!(roles.iter().all(|role| built_in.role(role).is_some()));
     assert_eq!(built_in.pins(), Policy::load(Policy::BUILT_IN).unwrap().pins());
     let example = Policy::load(Files {

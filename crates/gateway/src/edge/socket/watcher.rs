@@ -1,9 +1,9 @@
 //! One WebSocket connection to a session: sends the session's frames to the client, and executes the client's commands.
 
-mod beside;
 mod coalesce;
 mod disk_full;
 mod git;
+mod sandbox;
 
 use std::future::poll_fn;
 use std::pin::pin;

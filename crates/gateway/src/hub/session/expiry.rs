@@ -131,7 +131,10 @@ impl Session {
     /// Handles a failed save: the sandbox outlives its lifetime because it has the only copy of the files.
     async fn save_failed(&mut self, error: &SnapshotError) -> Result<(), End> {
         count("failed");
-        self.failures.saves += 1;
+        // What the gate refuses now, for example because of the safety lock, it allows later.
+        if !matches!(error, SnapshotError::Refused(_)) {
+            self.failures.saves += 1;
+        }
         let again = (self.failures.saves < MAX_SAVES).then(|| self.services.clock.now() + SAVE_RETRY);
         let then = match again {
             Some(_) => format!("saving is tried again in {} minutes", SAVE_RETRY.num_minutes()),

@@ -6,22 +6,26 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{End, Watcher};
 use crate::runtime::auto_start;
+use crate::sessions;
 
 const MAX_RUN_ID: usize = 200;
 
 impl Watcher {
     pub(super) async fn save_snapshot(&mut self) -> Result<(), End> {
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
-            return self.error("The sandbox still works on what was asked before").await;
+            return self
+                .error("The earlier tasks of this connection are still running: try again later")
+                .await;
         };
-        let (app, session) = (self.app.clone(), self.visitor.session);
-        self.beside(place, async move {
-            match app.hubs.save_snapshot(session).await {
-                Ok(saved) => ServerMessage::SnapshotResult {
+        let Some(user) = self.visitor.user else { return self.error("Unauthorized").await };
+        let (app, session) = (self.app.clone(), (self.visitor.org, self.visitor.session));
+        self.run_in_background(place, async move {
+            match sessions::save_snapshot(&app.sessions, session, user).await {
+                Ok((id, target)) => ServerMessage::SnapshotResult {
                     success: true,
-                    snapshot_id: Some(saved.id.to_string()),
+                    snapshot_id: Some(id),
                     error: None,
-                    target: saved.target,
+                    target,
                 },
                 Err(error) => ServerMessage::SnapshotResult {
                     success: false,
@@ -45,20 +49,15 @@ impl Watcher {
             return self.error("A runId has at most 200 characters").await;
         }
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
-            let entries = auto_start::failed("The sandbox still works on what was asked before");
+            let entries =
+                auto_start::failed("The earlier tasks of this connection are still running: try again later");
             return self.tell(&ServerMessage::AutoStartOutput { run_id, entries }).await;
         };
-        let (app, hub, session) = (self.app.clone(), self.hub.clone(), self.visitor.session);
-        self.beside(place, async move {
-            let running = async {
-                let inside = hub.inside().await.map_err(|error| error.to_string())??;
-                let record = app.store.session(inside.owner.org(), session).await;
-                let record = record.map_err(|error| error.to_string())?.ok_or("the session is gone")?;
-                let commands = auto_start::commands(&app.runtime, &record, sent).await;
-                let commands = commands.map_err(|error| error.to_string())?;
-                Ok::<_, String>(auto_start::run(&inside.supervisor, commands, mode).await)
-            };
-            let entries = running.await.unwrap_or_else(|reason| auto_start::failed(&reason));
+        let Some(user) = self.visitor.user else { return self.error("Unauthorized").await };
+        let (app, session) = (self.app.clone(), (self.visitor.org, self.visitor.session));
+        self.run_in_background(place, async move {
+            let started = sessions::start_services(&app.sessions, session, user, sent, mode).await;
+            let entries = started.unwrap_or_else(|error| auto_start::failed(&error.to_string()));
             ServerMessage::AutoStartOutput { run_id, entries }
         });
         Ok(())
@@ -66,7 +65,7 @@ impl Watcher {
 
     /// Runs `work` in a task of its own, after the earlier tasks of this client, and broadcasts its result. The task
     /// continues if the client disconnects.
-    fn beside(
+    fn run_in_background(
         &self,
         place: OwnedSemaphorePermit,
         work: impl Future<Output = ServerMessage> + Send + 'static,
@@ -79,7 +78,7 @@ impl Watcher {
                 return;
             }
             if let Err(error) = hub.broadcast(work.await).await {
-                tracing::warn!(%session, %error, "a result could not be told");
+                tracing::warn!(%session, %error, "a result could not be broadcast");
             }
         });
     }

@@ -1,0 +1,76 @@
+//! What the gateway does in a sandbox although nobody asked for it. It runs under the role `SYSTEM`: the gate decides
+//! about it and records it, like the same act of an agent or a person.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use gate::{CallRequest, Failure, Output, Outside, Permit, RunRequest, system_caller};
+use parking_lot::Mutex;
+use proto::socket::SnapshotTarget;
+use sandbox::{SandboxId, SnapshotId};
+use serde_json::json;
+use store::{Owner, SessionRecord};
+
+use super::Runtime;
+use super::snapshot::{SnapshotError, keep_files};
+
+const LANE: &str = "platform.system";
+/// How long a copy may take. An agent waits for its own snapshot, but nobody waits for this one, and a large workspace
+/// on a slow disk must not be lost.
+const SAVING: Duration = Duration::from_hours(1);
+
+/// Saves the files of a session before its sandbox ends.
+pub(super) async fn save_files(
+    runtime: &Arc<Runtime>,
+    owner: Owner,
+    session: SessionRecord,
+    sandbox: SandboxId,
+) -> Result<SnapshotId, SnapshotError> {
+    let run = RunRequest::new_call(runtime.rng.uuid(runtime.clock.now()), Some(sandbox.to_string()));
+    let caller = system_caller(session.org_id, session.id);
+    let call = CallRequest::of_session(caller, session.id, (LANE, "save_snapshot"), json!({}), run);
+    let outcome = Arc::new(Mutex::new(None));
+    let effect = SaveFiles { runtime: runtime.clone(), owner, session, sandbox, outcome: outcome.clone() };
+    let result = runtime.gate.call_with(call, Box::new(effect)).await;
+    let saved = outcome.lock().take();
+    saved.unwrap_or_else(|| Err(SnapshotError::Refused(result.text().to_owned())))
+}
+
+struct SaveFiles {
+    runtime: Arc<Runtime>,
+    owner: Owner,
+    session: SessionRecord,
+    sandbox: SandboxId,
+    /// The typed outcome; the gate's result has only a text.
+    outcome: Arc<Mutex<Option<Result<SnapshotId, SnapshotError>>>>,
+}
+
+impl Outside for SaveFiles {
+    fn replay_safe(&self) -> bool {
+        false
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        Some(SAVING)
+    }
+
+    fn execute<'a>(
+        &'a self,
+        permit: &'a Permit,
+        _: &'a CallRequest,
+    ) -> BoxFuture<'a, Result<Output, Failure>> {
+        async move {
+            let Self { runtime, owner, session, sandbox, outcome } = self;
+            let saved = keep_files(permit, runtime, owner, session, sandbox, SnapshotTarget::Session).await;
+            let result = match &saved {
+                Ok(id) => Ok(Output { text: format!("Snapshot saved to session: {id}"), data: None }),
+                Err(error) => Err(Failure::Refused(format!("Snapshot failed: {error}"))),
+            };
+            *outcome.lock() = Some(saved);
+            result
+        }
+        .boxed()
+    }
+}
