@@ -9,9 +9,25 @@ use syn::visit::{self, Visit};
 
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 80;
+const MAX_FIELDS: usize = 12;
 const SOURCES: [&str; 4] = ["rs", "ts", "tsx", "js"];
 /// Files that are not in git or not written by us. In a linked worktree `.git` is a file.
 const SKIPPED: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
+
+/// Folders whose types follow something outside: messages of the wire, and rows of tables.
+const WIRE_AND_ROWS: [&str; 2] = ["crates/proto/", "crates/store/src/"];
+/// Types that have more fields than [`MAX_FIELDS`], and why. The list may only shrink.
+const MANY_FIELDS: [(&str, &str); 9] = [
+    ("App", "the parts of a running gateway; what handlers use most stays one name away"),
+    ("Config", "settings"),
+    ("Event", "an event of the audit contract, field by field"),
+    ("ExplainArgs", "arguments of a command"),
+    ("Fields", "a request of the Messages API, field by field"),
+    ("Lane", "an entry of lanes.yaml, field by field"),
+    ("Limits", "settings of the egress proxy"),
+    ("Properties", "the fields of all events of OpenCode"),
+    ("Request", "a question to policy, field by field as replay stores it"),
+];
 
 /// Line number and problem; line 0 means the whole file.
 type Violation = (usize, String);
@@ -63,6 +79,9 @@ fn check(path: &Path, text: &str) -> Vec<Violation> {
         found.extend(opening(text));
         found.extend(unfinished(text));
         found.extend(function_lengths(text));
+        if !WIRE_AND_ROWS.iter().any(|folder| path.starts_with(folder)) {
+            found.extend(field_counts(text));
+        }
     }
     found
 }
@@ -163,6 +182,31 @@ impl Visit<'_> for Functions {
     }
 }
 
+/// Types with too many fields and no stated reason. A file that does not parse is reported by [`function_lengths`].
+fn field_counts(text: &str) -> Vec<Violation> {
+    let mut structs = Structs::default();
+    if let Ok(file) = syn::parse_file(text) {
+        structs.visit_file(&file);
+    }
+    structs.0
+}
+
+#[derive(Default)]
+struct Structs(Vec<Violation>);
+
+impl Visit<'_> for Structs {
+    fn visit_item_struct(&mut self, item: &syn::ItemStruct) {
+        let (fields, name) = (item.fields.len(), item.ident.to_string());
+        if fields > MAX_FIELDS && !MANY_FIELDS.iter().any(|(known, _)| *known == name) {
+            let problem = format!(
+                "`{name}` has {fields} fields, more than the limit of {MAX_FIELDS}: group them, or state a reason"
+            );
+            self.0.push((item.struct_token.span.start().line, problem));
+        }
+        visit::visit_item_struct(self, item);
+    }
+}
+
 /// Each rule against a violation, and against the closest thing that is not one.
 mod rules {
     use super::*;
@@ -219,6 +263,20 @@ mod rules {
         assert_eq!(lines_of(&function_lengths(&format!("trait T {{ fn g(); \n{long}}}"))), [2]);
         assert_eq!(lines_of(&function_lengths(&format!("fn outer() {{\n{long}}}"))), [1, 2]);
         assert_eq!(lines_of(&function_lengths("fn broken( {")), [1]);
+    }
+
+    #[test]
+    fn types_with_many_fields_are_found() {
+        let of = |name: &str, fields: usize| {
+            let fields: Vec<_> = (0..fields).map(|number| format!("    f{number}: u8,")).collect();
+            format!("//! Why.\nstruct {name} {{\n{}\n}}\n", fields.join("\n"))
+        };
+        assert!(field_counts(&of("S", MAX_FIELDS)).is_empty());
+        let many = of("S", MAX_FIELDS + 1);
+        assert_eq!(lines_of(&field_counts(&many)), [2]);
+        assert!(field_counts(&of("Config", MAX_FIELDS + 1)).is_empty());
+        assert_eq!(check(Path::new("crates/gate/src/s.rs"), &many).len(), 1);
+        assert_eq!(check(Path::new("crates/proto/src/s.rs"), &many).len(), 0);
     }
 
     #[test]
