@@ -19,7 +19,7 @@ impl Gate {
             Ok(locked) => locked,
             Err(error) => return Some(error.to_string()),
         };
-        let role = agent_role(record.session_type, record.automation_id.is_some()).0;
+        let role = agent_role(record.mode()).0;
         let request = Request {
             actor: agent(record.id),
             claimed: None,

@@ -2,15 +2,19 @@
 //! to them.
 
 use ledger::{ArtifactRef, ArtifactScope, Hash, HashSource, Lineage, Text, sha256};
-use proto::OrgId;
+use proto::{OrgId, SessionId};
 use serde_json::{Value, json};
 use store::{Artifact, JsonText, NewArtifact};
 
 use crate::audit_writer::timestamp;
 use crate::judgement::JudgedCall;
+use crate::request::CallRequest;
 
 /// The maximum size of an artifact's content. A source refuses to produce a larger result.
 pub const LARGEST: usize = 1 << 20;
+
+/// The kind of artifacts that are files from a sandbox.
+const FILE: &str = "evidence";
 
 /// The parameters of a call, as an artifact of its case.
 pub(crate) fn input(call: &JudgedCall, at: chrono::DateTime<chrono::Utc>) -> Option<NewArtifact> {
@@ -40,6 +44,28 @@ fn json_artifact(
         case_id: call.case.clone(),
         content_type: "application/json".to_owned(),
         lineage: JsonText::of(&lineage(&call.request.run.id)),
+        at,
+        content,
+    }
+}
+
+/// A file that a tool read for its call, as an artifact of a session's case.
+pub fn file_artifact(
+    call: &CallRequest,
+    session: SessionId,
+    content_type: &str,
+    content: Vec<u8>,
+    at: chrono::DateTime<chrono::Utc>,
+) -> NewArtifact {
+    let (hash, case) = (sha256(&content), session.to_string());
+    NewArtifact {
+        org_id: call.caller.org,
+        artifact_id: name(call.caller.org, Some(&case), FILE, &hash),
+        kind: FILE.to_owned(),
+        hash: hash.to_string(),
+        case_id: Some(case),
+        content_type: content_type.to_owned(),
+        lineage: JsonText::of(&lineage(&call.run.id)),
         at,
         content,
     }

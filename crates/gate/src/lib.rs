@@ -52,7 +52,7 @@ use refusals::Refusals;
 use rules::Rules;
 
 pub use administration::{AdminChange, Subject};
-pub use artifacts::{LARGEST, is_content_of, is_named_right, reference, unknown_reference};
+pub use artifacts::{LARGEST, file_artifact, is_content_of, is_named_right, reference, unknown_reference};
 pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
     CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,

@@ -2,7 +2,7 @@
 
 use ledger::{ActionType, Authz, Decision, Event, Hash, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Versions};
-use proto::{OrgId, RunKind, RunStatus, SessionId, SessionType};
+use proto::{AgentMode, OrgId, RunKind, RunStatus, SessionId};
 use serde_json::json;
 use store::{Change, Ended, GateWrite, JsonText, NewEvent, NewRun, Run, SessionRecord, StoreError, Written};
 
@@ -48,11 +48,11 @@ const CODING_AGENT: &str = "CODING_AGENT";
 const AUTOMATION_AGENT: &str = "AUTOMATION_AGENT";
 
 /// The role of a session's agent, and the lane of the platform's own tools for it.
-pub fn agent_role(kind: SessionType, automation: bool) -> (&'static str, &'static str) {
-    match kind {
-        SessionType::Setup => (SETUP_AGENT, "platform.setup"),
-        _ if automation => (AUTOMATION_AGENT, "platform.automation"),
-        _ => (CODING_AGENT, "platform.coding"),
+pub const fn agent_role(mode: AgentMode) -> (&'static str, &'static str) {
+    match mode {
+        AgentMode::Setup => (SETUP_AGENT, "platform.setup"),
+        AgentMode::Automation => (AUTOMATION_AGENT, "platform.automation"),
+        AgentMode::Coding | AgentMode::Scratch => (CODING_AGENT, "platform.coding"),
     }
 }
 
@@ -86,7 +86,7 @@ impl Gate {
             run_id: run_id.clone(),
             kind: RunKind::Agent,
             actor: agent(record.id),
-            role: agent_role(record.session_type, record.automation_id.is_some()).0,
+            role: agent_role(record.mode()).0,
             case: Some(record.id.to_string()),
             session: Some(record.id),
             name: None,

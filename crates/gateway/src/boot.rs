@@ -13,6 +13,7 @@ use proto::SessionId;
 use secrecy::ExposeSecret as _;
 use store::{InstanceLock, Member, Store, StoreError};
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -31,14 +32,15 @@ use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{
-    Insecure, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, Saved,
+    Insecure, Inside, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, Saved,
     SnapshotError, keep_pool,
 };
 use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
-    ExportSource, GitSource, HttpNeeds, HttpTools, PlatformSource, Registry, SnapshotSaver, agent_tools,
+    ExportSource, GitSource, HttpNeeds, HttpTools, LiveSandboxes, PlatformSource, Registry, UPLOADS,
+    agent_files,
 };
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
@@ -253,15 +255,20 @@ struct Parts {
 fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> Arc<GitService> {
     let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
     Arc::new_cyclic(|git| {
-        let snapshots = Arc::new(LiveSnapshots(app.clone()));
         let (store, clock) = (store.clone(), clock.clone());
+        let platform = PlatformSource {
+            store: store.clone(),
+            clock: clock.clone(),
+            sandboxes: Arc::new(SessionSandboxes(app.clone())),
+            upload_slots: Arc::new(Semaphore::new(UPLOADS)),
+        };
         let http = HttpNeeds {
             vault: Some(vault.clone()),
             outbound: outbound.clone(),
             allowed_hosts: config.allowed_hosts.clone(),
         };
         let sources = Registry::new(vec![
-            Box::new(PlatformSource { store: store.clone(), clock: clock.clone(), snapshots }),
+            Box::new(platform),
             Box::new(GitSource(git.clone())),
             Box::new(ExportSource::new(store.clone())),
             Box::new(HttpTools::new(http)),
@@ -304,7 +311,7 @@ fn runtime(
         networks: parts.networks.clone(),
         pool,
         closing: parts.closing.clone(),
-        inward: Inward { router: Box::new(router), tools: agent_tools },
+        inward: Inward { router: Box::new(router), agent_files },
     }
 }
 
@@ -351,23 +358,33 @@ fn sessions(
     }
 }
 
-/// Saves the files of live sessions for the tool `save_snapshot`.
-struct LiveSnapshots(Weak<App>);
+/// The sandboxes of live sessions, for tools.
+struct SessionSandboxes(Weak<App>);
 
-impl SnapshotSaver for LiveSnapshots {
-    fn save<'a>(
+impl LiveSandboxes for SessionSandboxes {
+    fn save_snapshot<'a>(
         &'a self,
         permit: &'a Permit,
         session: SessionId,
     ) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
         async move {
-            let stopping = || SnapshotError::NotRunning("the gateway is stopping".to_owned());
-            let app = self.0.upgrade().ok_or_else(stopping)?;
+            let app = self.0.upgrade().ok_or_else(|| SnapshotError::NotRunning(STOPPING.to_owned()))?;
             app.hubs.save_snapshot(permit, session).await
         }
         .boxed()
     }
+
+    fn enter<'a>(&'a self, _: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Inside, String>> {
+        async move {
+            let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
+            let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
+            hub.inside().await.map_err(|error| error.to_string())?
+        }
+        .boxed()
+    }
 }
+
+const STOPPING: &str = "the gateway is stopping";
 
 /// The persistent state of a gateway, and the locks that make this the only gateway that serves it.
 struct Storage {

@@ -46,6 +46,7 @@ mod tools;
 #[cfg(feature = "ui")]
 mod ui;
 mod usage;
+mod verification_media;
 mod workspaces;
 
 pub(crate) use auth::keep_checking;

@@ -1,15 +1,23 @@
 //! The tools behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from a file.
 //! Each source is registered at boot and holds the dependencies of its tools.
 
+mod arguments;
+mod automation_complete;
 mod credential;
+mod document;
 mod export;
 mod git;
 mod http_tool;
+mod live_sandboxes;
+mod modes;
 mod platform;
 mod problems;
+mod request_env_variables;
+mod save_env_files;
 mod save_service_commands;
 mod save_snapshot;
 mod start_services;
+mod verify;
 
 use std::sync::Arc;
 
@@ -19,11 +27,14 @@ use gate::{EXPORT, SourceError, Tool};
 use policy::{Policy, Risk, ToolFacts, full_name};
 use proto::OrgId;
 
+pub use document::document;
 pub(crate) use export::ExportSource;
 pub(crate) use git::GitSource;
 pub(crate) use http_tool::{HttpNeeds, HttpTools};
-pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, agent_tools, offered};
-pub(crate) use save_snapshot::SnapshotSaver;
+pub(crate) use live_sandboxes::LiveSandboxes;
+pub(crate) use modes::{agent_files, refusal as mode_refusal, tools as agent_tools};
+pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, PlatformTool};
+pub(crate) use verify::UPLOADS;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 
@@ -58,12 +69,17 @@ impl gate::Sources for Registry {
     }
 }
 
+/// Whether a platform tool has this name, wherever it runs.
+pub(crate) fn is_platform_tool(name: &str) -> bool {
+    PLATFORM_TOOLS.iter().any(|tool| tool.name == name || tool.aliases.contains(&name))
+}
+
 /// The facts about a tool that policy needs, without a running gateway. Names are resolved as for a call, so that a
 /// policy replay judges the tool that would be executed.
 pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFacts> {
     let name = full_name(name, operation);
     let plain = |risk| ToolFacts { risk, writes: None, mode_key: None };
-    if platform::is_platform_tool(&name) {
+    if platform::is_gateway_tool(&name) {
         return Some(plain(platform::RISK));
     }
     if let Some(known) = git::known(&name) {

@@ -1,6 +1,8 @@
 //! The files, environment and command line that the agent is started with, as plain data. With them OpenCode
 //! starts without network access, never asks for permission, and does not touch the user's repository.
 
+pub mod prompt;
+
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
@@ -11,6 +13,9 @@ pub const VERSION: &str = include_str!("../../../scripts/opencode.version").trim
 /// The environment variable with the path of the file that contains the session's id and token. If it is not
 /// set, both are in the environment.
 pub const SESSION_FILE: &str = "PROLIFERATE_SESSION_FILE";
+
+/// The folder of the tool files, in our own folder.
+pub const TOOLS: &str = "tool";
 
 const PLUGIN: &str = include_str!("files/plugin.mjs");
 /// Typical limits of current models; the agent uses them to decide when to compact a conversation.
@@ -34,27 +39,10 @@ pub struct Setup<'a> {
     pub session: Option<&'a str>,
     /// The default model, with its provider.
     pub model: &'a str,
-    pub instructions: Instructions,
+    /// See [`prompt::Prompt`].
+    pub instructions: &'a str,
     pub tools: &'a [Tool],
     pub port: u16,
-}
-
-/// The kind of instructions that the agent gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instructions {
-    /// Instructions for a workspace with a repository.
-    Coding,
-    /// Instructions for an empty workspace.
-    Scratch,
-}
-
-impl Instructions {
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Coding => include_str!("files/coding.md"),
-            Self::Scratch => include_str!("files/scratch.md"),
-        }
-    }
 }
 
 /// A tool that the agent can call. If one tool file cannot be loaded, the agent has no tools at all.
@@ -67,10 +55,26 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// A tool that calls the gateway.
-    pub fn gateway_tool(name: &'static str, description: &str, schema: &Value) -> Self {
-        let source = include_str!("files/tool.js")
+    /// A tool that the gateway executes.
+    pub fn gateway_tool(name: &'static str, version: u32, description: &str, schema: &Value) -> Self {
+        Self::fill(include_str!("files/tool.js"), name, version, (description, schema))
+    }
+
+    /// A tool that runs inside the sandbox. `execute` is the JavaScript method of that name.
+    pub fn sandbox_tool(
+        name: &'static str,
+        version: u32,
+        (description, schema): (&str, &Value),
+        execute: &str,
+    ) -> Self {
+        let template = include_str!("files/sandbox_tool.js").replace("\"@EXECUTE@\"", execute.trim());
+        Self::fill(&template, name, version, (description, schema))
+    }
+
+    fn fill(template: &str, name: &'static str, version: u32, (description, schema): (&str, &Value)) -> Self {
+        let source = template
             .replace("\"@NAME@\"", &json!(name).to_string())
+            .replace("\"@VERSION@\"", &version.to_string())
             .replace("\"@DESCRIPTION@\"", &json!(description).to_string())
             .replace("\"@SCHEMA@\"", &schema.to_string());
         Self { name, source: Cow::Owned(source) }
@@ -115,9 +119,9 @@ impl Setup<'_> {
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("proliferate.mjs", PLUGIN));
-        entries.push(self.entry("instructions.md", self.instructions.text()));
+        entries.push(self.entry("instructions.md", self.instructions));
         entries.extend(
-            self.tools.iter().map(|tool| self.entry(&format!("tool/{}.js", tool.name), &tool.source)),
+            self.tools.iter().map(|tool| self.entry(&format!("{TOOLS}/{}.js", tool.name), &tool.source)),
         );
         entries
     }

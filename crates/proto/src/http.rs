@@ -48,7 +48,7 @@ pub use identity::{
     MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole,
     SetSecret, SetSecretReply, TicketKind,
 };
-pub use media::{MediaFile, MediaFiles, MediaUrl};
+pub use media::{MediaFile, MediaFiles, MediaQuery, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
 pub use question::{AnswerQuestion, QuestionEntry, QuestionList};
 pub use sandbox::{

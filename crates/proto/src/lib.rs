@@ -46,8 +46,8 @@ pub use model::{MODELS, Model, ModelId, ModelProvider, UnknownModel};
 pub use role::Role;
 pub use run::{RunKind, RunStatus};
 pub use session::{
-    AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode, Session,
-    SessionMetrics, SessionStatus, SessionType, TitleStatus,
+    AgentMode, AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode,
+    Session, SessionMetrics, SessionStatus, SessionType, TitleStatus,
 };
 pub use string_enums::UnknownWord;
 pub use workspace::{ConfigurationKind, ConfigurationStatus, PromptState, RepoSource};

@@ -49,6 +49,19 @@ string_enums! {
         Automation = "automation",
     }
 
+    /// What a session's agent is for. It decides the agent's prompt, tools and policy role; see
+    /// [`AgentMode::of`].
+    AgentMode as "agent mode" {
+        /// The agent prepares a configuration for other sessions.
+        Setup = "setup",
+        /// The agent works on repositories with somebody.
+        Coding = "coding",
+        /// The agent works for an automation and reports when it is done.
+        Automation = "automation",
+        /// The agent works in an empty workspace.
+        Scratch = "scratch",
+    }
+
     /// The source of a session's files.
     Origin as "origin" {
         /// The files come from repositories.
@@ -121,6 +134,23 @@ string_enums! {
         Completed = "completed",
         /// The session failed.
         Failed = "failed",
+    }
+}
+
+impl AgentMode {
+    /// The mode of a session's agent, by what the session is for. A session that merely mentions an
+    /// automation is not the automation's own.
+    pub const fn of(
+        session_type: SessionType,
+        client_type: Option<ClientType>,
+        has_configuration: bool,
+    ) -> Self {
+        match (session_type, client_type) {
+            (SessionType::Setup, _) => Self::Setup,
+            (_, Some(ClientType::Automation)) => Self::Automation,
+            _ if has_configuration => Self::Coding,
+            _ => Self::Scratch,
+        }
     }
 }
 

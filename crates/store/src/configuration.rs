@@ -46,6 +46,8 @@ pub struct Configuration {
     pub local_path_hash: Option<String>,
     pub service_commands: Option<JsonValue>,
     pub env_files: Option<JsonValue>,
+    /// Replaces the first part of the instructions of its sessions' agents.
+    pub system_prompt: Option<String>,
     pub created_by: Option<UserId>,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
@@ -61,6 +63,8 @@ pub struct ConfigurationChange {
     pub snapshot_id: Option<String>,
     pub service_commands: Option<JsonValue>,
     pub env_files: Option<JsonValue>,
+    /// An empty text removes it.
+    pub system_prompt: Option<String>,
     /// Replaces all repositories.
     pub repos: Option<Vec<Placement>>,
     /// Who changes it.
@@ -80,6 +84,7 @@ from_row!(Configuration, row => Configuration {
     local_path_hash: row.try_get("local_path_hash")?,
     service_commands: row.try_get::<Option<Json<JsonValue>>, _>("service_commands")?.map(|json| json.0),
     env_files: row.try_get::<Option<Json<JsonValue>>, _>("env_files")?.map(|json| json.0),
+    system_prompt: row.try_get("system_prompt")?,
     created_by: row.try_get::<Option<Uuid>, _>("created_by")?.map(Into::into),
     created_at: row.try_get("created_at")?,
     updated_at: row.try_get("updated_at")?,
@@ -90,7 +95,7 @@ macro_rules! configurations {
     ($rest:literal) => {
         concat!(
             "SELECT c.id, c.org_id, c.name, c.kind, c.status, c.error, c.snapshot_id, c.sandbox_provider, c.user_id,
-            c.local_path_hash, c.service_commands, c.env_files, c.created_by,
+            c.local_path_hash, c.service_commands, c.env_files, c.system_prompt, c.created_by,
             c.created_at, c.updated_at FROM configurations c ",
             $rest
         )
@@ -112,6 +117,7 @@ const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), statu
     env_files = COALESCE($8, env_files),
     env_files_updated_at = CASE WHEN $8 IS NULL THEN env_files_updated_at ELSE $10 END,
     env_files_updated_by = CASE WHEN $8 IS NULL THEN env_files_updated_by ELSE $9 END,
+    system_prompt = CASE WHEN $11 IS NULL THEN system_prompt ELSE NULLIF($11, '') END,
     updated_at = $10 WHERE org_id = $1 AND id = $2";
 
 impl Store {
@@ -181,7 +187,7 @@ impl Store {
                 .bind(org).bind(id).bind(change.name.map(storable))
                 .bind(change.status.map(ConfigurationStatus::as_str)).bind(change.error.map(storable))
                 .bind(change.snapshot_id).bind(commands).bind(files).bind(change.by).bind(at)
-                .execute(&mut *tx).await?;
+                .bind(change.system_prompt.map(storable)).execute(&mut *tx).await?;
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this configuration"));
             }

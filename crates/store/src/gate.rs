@@ -4,6 +4,7 @@
 //! together (a claim and the event that allows it, an outcome and its event, an effect on our own rows) is one [`GateWrite`],
 //! which is committed completely or not at all.
 
+pub(crate) mod completion;
 pub(crate) mod plan;
 pub(crate) mod recent_artifacts;
 mod record;
@@ -19,6 +20,7 @@ use proto::{ConfigurationId, OrgId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+pub use self::completion::RunCompletion;
 pub(crate) use self::record::{Changed, LedgerConnection, administer, change};
 use crate::postgres::Postgres;
 use crate::row::JsonText;
@@ -64,13 +66,20 @@ pub struct NewEvent {
 /// A change that a tool makes to our own rows, in the transaction of its claim and outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    SaveServiceCommands {
-        org: OrgId,
-        configuration: ConfigurationId,
-        commands: JsonText,
-        by: String,
-        at: DateTime<Utc>,
-    },
+    SaveServiceCommands(ConfigurationEffect),
+    SaveEnvFiles(ConfigurationEffect),
+    /// The agent of an automation reports the end of its run.
+    CompleteRun(Box<RunCompletion>),
+}
+
+/// The new value of one column of a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigurationEffect {
+    pub org: OrgId,
+    pub configuration: ConfigurationId,
+    pub value: JsonText,
+    pub by: String,
+    pub at: DateTime<Utc>,
 }
 
 /// A change to runs, or to what governs them.
@@ -250,10 +259,29 @@ impl NewEvent {
 }
 
 impl Effect {
-    /// The row that it changes.
-    pub(crate) fn key(&self) -> (OrgId, ConfigurationId) {
-        let Self::SaveServiceCommands { org, configuration, .. } = self;
-        (*org, *configuration)
+    /// The configuration that it changes.
+    pub(crate) fn configuration(&self) -> Option<(OrgId, ConfigurationId)> {
+        match self {
+            Self::SaveServiceCommands(change) | Self::SaveEnvFiles(change) => {
+                Some((change.org, change.configuration))
+            }
+            Self::CompleteRun(_) => None,
+        }
+    }
+
+    /// The report of an agent, if it is one.
+    pub(crate) fn report(&self) -> Option<&RunCompletion> {
+        match self {
+            Self::CompleteRun(report) => Some(report),
+            Self::SaveServiceCommands(_) | Self::SaveEnvFiles(_) => None,
+        }
+    }
+
+    /// Whether a later effect replaces this one: it changes the same column of the same row.
+    pub(crate) fn is_replaced_by(&self, later: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(later)
+            && self.configuration().is_some()
+            && self.configuration() == later.configuration()
     }
 }
 

@@ -46,6 +46,7 @@ mod automation_run;
 mod automation_trigger;
 // Conversations.
 mod event;
+mod evidence;
 mod message;
 mod prompt;
 mod question;
@@ -78,8 +79,9 @@ pub use device_login::{DeviceLogin, NewDeviceLogin};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
 pub use event::{EventBatch, NewBatch};
+pub use evidence::{EvidenceFile, NewEvidence, NewEvidenceFile};
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
-pub use gate::{Change, Effect, GateWrite, NewEvent, Written};
+pub use gate::{Change, ConfigurationEffect, Effect, GateWrite, NewEvent, RunCompletion, Written};
 pub use idempotency::{Begin, KeyedRequest, Reservation};
 pub use key::{ApiKey, NewApiKey};
 pub use ledger_event::{EventFilter, KeptCheckpoint, ListedEvent};

@@ -27,6 +27,7 @@ impl Migration {
         Self { version: 20, name: "schema", text: include_str!("../migrations/0020_schema.sql") },
         Self { version: 21, name: "automations", text: include_str!("../migrations/0021_automations.sql") },
         Self { version: 22, name: "questions", text: include_str!("../migrations/0022_questions.sql") },
+        Self { version: 23, name: "agent", text: include_str!("../migrations/0023_agent.sql") },
         Self {
             version: 25,
             name: "devices and usage",

@@ -1,13 +1,13 @@
 //! The session of a sandbox, reduced to what its calls need, because every call looks it up.
 
-use proto::{AutomationId, ConfigurationId, OrgId, SessionId, SessionType, UserId};
+use proto::{AgentMode, AutomationId, ClientType, ConfigurationId, OrgId, SessionId, SessionType, UserId};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, PgPool, Row as _};
 use uuid::Uuid;
 
 use crate::db::find;
 use crate::postgres::lookup_batcher::Rows;
-use crate::row::{from_row, word};
+use crate::row::{from_row, optional_word, word};
 use crate::{Store, StoreError, TokenHash};
 
 /// A session that has not ended.
@@ -19,7 +19,15 @@ pub struct SandboxSession {
     pub configuration_id: Option<ConfigurationId>,
     pub automation_id: Option<AutomationId>,
     pub session_type: SessionType,
+    pub client_type: Option<ClientType>,
     pub budget_micros: Option<i64>,
+}
+
+impl SandboxSession {
+    /// The mode of the session's agent.
+    pub const fn mode(&self) -> AgentMode {
+        AgentMode::of(self.session_type, self.client_type, self.configuration_id.is_some())
+    }
 }
 
 from_row!(inline SandboxSession, row => SandboxSession {
@@ -29,6 +37,7 @@ from_row!(inline SandboxSession, row => SandboxSession {
     configuration_id: row.try_get::<Option<Uuid>, _>("configuration_id")?.map(Into::into),
     automation_id: row.try_get::<Option<Uuid>, _>("automation_id")?.map(Into::into),
     session_type: word(row.try_get("session_type")?)?,
+    client_type: optional_word(row.try_get("client_type")?)?,
     budget_micros: row.try_get("budget_micros")?,
 });
 
@@ -36,7 +45,8 @@ from_row!(inline SandboxSession, row => SandboxSession {
 macro_rules! sessions {
     ($rest:expr) => {
         concat!(
-            "SELECT s.id, s.org_id, s.created_by, s.configuration_id, s.automation_id, s.session_type, s.budget_micros
+            "SELECT s.id, s.org_id, s.created_by, s.configuration_id, s.automation_id, s.session_type,
+            s.client_type, s.budget_micros
             FROM sessions s ",
             $rest
         )

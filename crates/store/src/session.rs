@@ -29,6 +29,7 @@ pub struct NewSession {
     pub title: Option<String>,
     pub initial_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
+    pub system_prompt: Option<String>,
     pub automation_id: Option<AutomationId>,
     pub trigger_context: Option<JsonObject>,
     pub local_path_hash: Option<String>,
@@ -70,6 +71,7 @@ impl NewSession {
             title: None,
             initial_prompt: None,
             agent_config: None,
+            system_prompt: None,
             automation_id: None,
             trigger_context: None,
             local_path_hash: None,
@@ -149,9 +151,9 @@ impl Store {
         const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, configuration_id, parent_session_id,
             session_type, client_type, client_metadata, origin, status, title, initial_prompt,
             agent_config, automation_id, local_path_hash, sandbox_provider, snapshot_id, budget_micros,
-            metrics, started_at, last_activity_at, trigger_context, sandbox_generation, owner_epoch, seq_reserved,
-            pr_urls) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-            $20, $20, $21, 0, 0, 0, '[]')";
+            metrics, started_at, last_activity_at, trigger_context, system_prompt, sandbox_generation, owner_epoch,
+            seq_reserved, pr_urls) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+            $18, $19, $20, $20, $21, $22, 0, 0, 0, '[]')";
         let status = match new.starts {
             Starts::Later => SessionStatus::Pending,
             Starts::Now => SessionStatus::Starting,
@@ -177,7 +179,7 @@ impl Store {
                 .bind(new.automation_id.map(AutomationId::uuid)).bind(new.local_path_hash)
                 .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
                 .bind(Json(SessionMetrics::default())).bind(new.at)
-                .bind(new.trigger_context.map(storable_object))
+                .bind(new.trigger_context.map(storable_object)).bind(new.system_prompt.map(storable))
                 .execute(&mut *tx).await?;
             Ok(true)
         })

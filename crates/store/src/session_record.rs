@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
-    AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason, SessionId,
-    SessionMetrics, SessionStatus, SessionType, UserId,
+    AgentMode, AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason,
+    SessionId, SessionMetrics, SessionStatus, SessionType, UserId,
 };
 use sqlx::PgPool;
 use sqlx::types::Json;
@@ -36,6 +36,8 @@ pub struct SessionRecord {
     pub initial_prompt: Option<String>,
     pub initial_prompt_sent_at: Option<DateTime<Utc>>,
     pub agent_config: Option<AgentConfig>,
+    /// The session's own, its automation's or its configuration's.
+    pub system_prompt: Option<String>,
     pub automation_id: Option<AutomationId>,
     pub automation_name: Option<String>,
     /// What the agent of an automation reported.
@@ -61,6 +63,13 @@ pub struct SessionRecord {
     pub ended_at: Option<DateTime<Utc>>,
 }
 
+impl SessionRecord {
+    /// The mode of the session's agent.
+    pub const fn mode(&self) -> AgentMode {
+        AgentMode::of(self.session_type, self.client_type, self.configuration_id.is_some())
+    }
+}
+
 /// The SELECT of records, followed by the rest of a query.
 macro_rules! records {
     ($rest:expr) => {
@@ -68,8 +77,10 @@ macro_rules! records {
             "SELECT s.id, s.org_id, s.created_by, s.configuration_id, c.name AS configuration_name,
             s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,
             s.pause_reason, s.stop_reason, s.outcome, s.title, s.initial_prompt,
-            s.initial_prompt_sent_at, s.agent_config, s.automation_id,
-            a.name AS automation_name, s.summary, s.branch_name,
+            s.initial_prompt_sent_at, s.agent_config,
+            COALESCE(s.system_prompt, CASE WHEN s.client_type = 'automation' THEN a.system_prompt END,
+                c.system_prompt) AS system_prompt,
+            s.automation_id, a.name AS automation_name, s.summary, s.branch_name,
             s.base_commit_sha, s.local_path_hash, s.sandbox_provider, s.sandbox_id, s.sandbox_generation,
             s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.transcript_seq,
             s.budget_micros, s.latest_task, s.pr_urls, s.metrics, s.started_at, s.last_activity_at,
@@ -115,6 +126,7 @@ from_row!(inline SessionRecord, row => SessionRecord {
     initial_prompt: row.try_get("initial_prompt")?,
     initial_prompt_sent_at: row.try_get("initial_prompt_sent_at")?,
     agent_config: optional_json!(row, "agent_config"),
+    system_prompt: row.try_get("system_prompt")?,
     automation_id: optional_id!(row, "automation_id"),
     automation_name: row.try_get("automation_name")?,
     summary: row.try_get("summary")?,

@@ -63,7 +63,10 @@ fn request(
     configuration: Option<ConfigurationId>,
     initial_prompt: Option<String>,
 ) -> CreateSession {
-    let model = new.model.as_ref().map(|model| AgentConfig { model_id: Some(model.as_str().to_owned()) });
+    let model = new
+        .model
+        .as_ref()
+        .map(|model| AgentConfig { model_id: Some(model.as_str().to_owned()), tools: None });
     CreateSession {
         organization_id: None,
         configuration_id: configuration.map(|id| id.to_string()),
@@ -77,6 +80,7 @@ fn request(
         initial_prompt,
         title: new.title.clone(),
         agent_config: model,
+        system_prompt: None,
         automation_id: None,
         trigger_id: None,
         trigger_event_id: None,

@@ -130,6 +130,12 @@ impl Real {
         answer
     }
 
+    pub(crate) fn patch(&self, path: &str, body: &Value) {
+        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        let answer = client.patch(self.server().url(path)).bearer_auth(&self.key).json(body).send().unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+    }
+
     pub(crate) fn delete(&self, path: &str) {
         let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let answer = client.delete(self.server().url(path)).bearer_auth(&self.key).send().unwrap();

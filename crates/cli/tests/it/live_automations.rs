@@ -16,7 +16,7 @@ const QUIET: &str = "[[rule]]\n[[rule.step]]\ntext = \"I have nothing to report.
 /// A gateway with an automation, and the model of its agents.
 struct World {
     real: Real,
-    _model: ScriptedModel,
+    model: ScriptedModel,
     automation: String,
     _threads: tokio::runtime::Runtime,
 }
@@ -36,7 +36,7 @@ impl World {
                 "webhook": {"scheme": "generic", "secret": SECRET}}),
         );
         let automation = made["id"].as_str().unwrap().to_owned();
-        Self { real, _model: model, automation, _threads: threads }
+        Self { real, model, automation, _threads: threads }
     }
 
     /// Sends a signed webhook, and returns the id of the run that it starts.
@@ -71,6 +71,18 @@ impl World {
         panic!("the run does not become {wanted:?}: {}", self.run(id));
     }
 
+    /// Waits until the agent of the run asks something.
+    fn until_waiting(&self, id: &str) -> Value {
+        for _ in 0..1200 {
+            let run = self.run(id);
+            if run["waitingFor"] == "question" {
+                return run;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("the agent asks nothing: {}", self.run(id));
+    }
+
     /// Waits until the session has this status.
     fn until_session(&self, id: &str, wanted: &str) -> Value {
         for _ in 0..600 {
@@ -84,17 +96,86 @@ impl World {
         panic!("the session does not become {wanted}");
     }
 
-    /// Waits until the agent has answered its first prompt.
-    fn answered(&self, session: &str) {
-        for _ in 0..600 {
-            let messages = self.real.get(&format!("/proliferate/{session}/messages")).to_string();
-            if messages.contains("I have nothing to report.") {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("the agent does not answer");
+    fn script(&self, text: &str) {
+        self.model.set_script(model::Script::parse(text).unwrap());
     }
+}
+
+/// An agent that reads the event and reports success.
+fn reporting(run: &str) -> String {
+    let read = r#"{ name = "bash", input = { command = "cat ~/.proliferate/trigger-context.json", description = "Reads the event" } }"#;
+    script(run, read)
+}
+
+/// An agent that asks which label to use before it reports.
+fn asking(run: &str) -> String {
+    let ask = r#"{ name = "question", input = { questions = [{ question = "Which label?", header = "Label", options = [{ label = "bug", description = "It is broken" }, { label = "idea", description = "It is new" }] }] } }"#;
+    script(run, ask)
+}
+
+/// An agent that calls a tool, and then reports.
+fn script(run: &str, first: &str) -> String {
+    format!(
+        r##"
+[[rule]]
+system = "title generator"
+[[rule.step]]
+text = "A title"
+
+[[rule]]
+when = "triage the issue"
+[[rule.step]]
+tool = [{first}]
+[[rule.step]]
+tool = [{{ name = "automation_complete", input = {{ run_id = "{run}", completion_id = "run:{run}:completion", outcome = "succeeded", summary_markdown = "# Done\n\nIt is a duplicate.", citations = ["https://example.com/issues/7"] }} }}]
+[[rule.step]]
+text = "Reported: {{tool_result}}"
+
+[[rule]]
+[[rule.step]]
+text = "You said: {{prompt}}"
+"##
+    )
+}
+
+fn kinds(run: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    run["events"].as_array().unwrap().iter().map(|event| (text(&event["kind"]), text(&event["to"]))).collect()
+}
+
+#[test]
+fn a_signed_webhook_becomes_a_run_that_succeeds() {
+    let world = World::start();
+    let run = world.fire(r#"{"issue": {"number": 7, "title": "canary-of-the-event"}}"#);
+    world.script(&reporting(&run));
+    let done = world.until(&run, &["succeeded", "failed", "needs_human", "timed_out"]);
+    assert_eq!(done["status"], "succeeded", "{done}");
+    assert_eq!(done["completion"]["citations"], json!(["https://example.com/issues/7"]));
+    assert_eq!(done["completion"]["summaryMarkdown"], "# Done\n\nIt is a duplicate.");
+    let log: Vec<_> = kinds(&done).into_iter().map(|(_, to)| to).collect();
+    assert_eq!(log, ["queued", "ready", "running", "succeeded"], "{done}");
+
+    // The agent saw the event and the contract.
+    let asked: Vec<String> = world
+        .model
+        .requests()
+        .iter()
+        .map(|request| String::from_utf8_lossy(&request.body).into_owned())
+        .collect();
+    assert!(asked.iter().any(|body| body.contains("canary-of-the-event")), "the agent did not see the event");
+    assert!(asked.iter().any(|body| body.contains(&format!("run:{run}:completion"))));
+    let session = done["sessionId"].as_str().unwrap();
+    let ended = world.until_session(session, "stopped");
+    assert_eq!(
+        (&ended["outcome"], &ended["summary"]),
+        (&json!("succeeded"), &done["completion"]["summaryMarkdown"])
+    );
+    assert_eq!(ended["automation"]["name"], "triage");
+    assert!(world.real.sandboxes().is_empty(), "the sandbox has ended");
+    let messages = world.real.get(&format!("/proliferate/{session}/messages"));
+    assert!(messages.to_string().contains("automation_complete"), "the conversation stays: {messages}");
+    let events = world.real.get(&format!("/v1/automations/{}/trigger-events", world.automation));
+    assert_eq!(events["triggerEvents"][0]["status"], "completed");
 }
 
 #[test]
@@ -123,6 +204,29 @@ fn a_run_whose_session_is_deleted_fails() {
     assert_eq!(ended["statusReason"], "its session was deleted");
 }
 
+#[test]
+fn a_run_waits_for_an_answer_and_goes_on() {
+    let world = World::start();
+    let run = world.fire("{}");
+    world.script(&asking(&run));
+    let waiting = world.until_waiting(&run);
+    assert_eq!((&waiting["status"], &waiting["waitingFor"]), (&json!("running"), &json!("question")));
+    // Its deadline stands still, however long the answer takes.
+    world.real.sql("UPDATE automation_runs SET deadline_at = datetime('now') || '+00:00' RETURNING 'x'");
+    let questions = world.real.get("/v1/questions");
+    let (question, session) =
+        (&questions["questions"][0]["questionId"], waiting["sessionId"].as_str().unwrap());
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(world.run(&run)["status"], "running");
+    world.real.sql("UPDATE automation_runs SET deadline_at = '2099-01-01T00:00:00+00:00' RETURNING 'x'");
+    let path = format!("/proliferate/{session}/questions/{}/answer", question.as_str().unwrap());
+    world.real.post(&path, &json!({"answers": [["bug"]]}));
+    let done = world.until(&run, &["succeeded", "failed", "needs_human", "timed_out"]);
+    assert_eq!(done["status"], "succeeded", "{done}");
+    let waits: Vec<_> = kinds(&done).into_iter().filter(|(kind, _)| kind == "waiting").collect();
+    assert_eq!(waits.len(), 2, "{done}");
+}
+
 /// The gateway dies after each step of starting a run. The next one goes on, with one session and one prompt.
 #[test]
 fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
@@ -131,10 +235,10 @@ fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
         world.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
         let run = world.fire("{}");
         dead(world.real.server.take().unwrap());
+        world.script(&reporting(&run));
         world.real.server = Some(world.real.machine.serve());
-        let done = world.until(&run, &["running", "failed", "timed_out"]);
-        assert_eq!(done["status"], "running", "{point}: {done}");
-        world.answered(done["sessionId"].as_str().unwrap());
+        let done = world.until(&run, &["succeeded", "failed", "timed_out"]);
+        assert_eq!(done["status"], "succeeded", "{point}: {done}");
         let sessions = world.real.get("/proliferate/sessions");
         assert_eq!(sessions["sessions"].as_array().unwrap().len(), 1, "{point}");
         let session = done["sessionId"].as_str().unwrap();

@@ -22,6 +22,7 @@ mod live_crash;
 mod live_disk;
 mod live_expiry;
 mod live_forge;
+mod live_modes;
 mod live_pool;
 mod live_push;
 mod live_push_attacks;

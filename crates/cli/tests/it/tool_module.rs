@@ -1,8 +1,8 @@
 //! Runs the module that implements the agent's tools against a real gateway, over a connection that is cut at every
 //! point: the module retries under the same id, and its request is executed once.
 
-use std::path::Path;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use opencode::files::Tool;
@@ -11,33 +11,60 @@ use testkit::{Direction, FaultProxy};
 use tokio::process::Command;
 
 use crate::harness::{Machine, Server, path};
+use crate::live::Real;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const RUN: &str = "import tool from './tool.mjs';
-console.log(await tool.execute({ commands: [{ name: 'web', command: 'run' }] }, { callID: process.argv[1] }));";
+console.log(await tool.execute(JSON.parse(process.argv[1]), { callID: process.argv[2] }));";
 
-struct World {
-    machine: Machine,
-    server: Server,
-    key: String,
+/// The module of a tool, and the session whose agent it belongs to. The test runs it in the agent's place.
+struct Module {
+    folder: PathBuf,
+    gateway: String,
     session: String,
     token: String,
+    arguments: Value,
 }
 
-/// A gateway with a setup session that has no sandbox; the test runs the module in its place.
-fn world() -> World {
-    let machine = Machine::new();
-    let server = machine.serve();
-    let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
-    let made = post(&server, "/v1/configurations", &key, &json!({"name": "app", "repos": []}));
-    let session = json!({"sessionType": "setup", "clientType": "web", "configurationId": made["id"]});
-    let made = post(&server, "/proliferate/sessions", &key, &session);
-    let session = made["sessionId"].as_str().unwrap().to_owned();
-    let token = machine.run(&["token", "sandbox", "--session", &session]).out.trim().to_owned();
-    let tool =
-        Tool::gateway_tool("save_service_commands", "Saves.", &json!({"properties": {"commands": {}}}));
-    std::fs::write(machine.file("tool.mjs"), tool.source.as_bytes()).unwrap();
-    World { machine, server, key, session, token }
+impl Module {
+    fn new(machine: &Machine, server: &Server, session: &str, tool: &'static str, arguments: Value) -> Self {
+        let schema = json!({"properties": {"commands": {}, "message": {}}});
+        let source = Tool::gateway_tool(tool, 1, "Saves.", &schema).source;
+        std::fs::write(machine.file("tool.mjs"), source.as_bytes()).unwrap();
+        let token = machine.run(&["token", "sandbox", "--session", session]).out.trim().to_owned();
+        let gateway = server.said["address"].as_str().unwrap().to_owned();
+        Self { folder: machine.file(""), gateway, session: session.to_owned(), token, arguments }
+    }
+
+    /// Builds a command that runs the tool with this call id against this gateway.
+    fn command(&self, gateway: &str, id: &str) -> Command {
+        let mut node = Command::new("node");
+        node.current_dir(&self.folder).args([
+            "--input-type=module",
+            "-e",
+            RUN,
+            &self.arguments.to_string(),
+            id,
+        ]);
+        node.env_clear().env("PATH", path());
+        node.env("PROLIFERATE_GATEWAY_URL", gateway).env("PROLIFERATE_SESSION_ID", &self.session);
+        node.env("SANDBOX_MCP_AUTH_TOKEN", &self.token);
+        node.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        node
+    }
+
+    /// Runs the tool over a connection that is cut after this many bytes, and works again once it has been cut.
+    async fn run_cut(&self, direction: Direction, bytes: u64, id: &str) -> Output {
+        let proxy = FaultProxy::start(self.gateway.parse().unwrap()).await.unwrap();
+        proxy.reset_after(direction, bytes);
+        let mut node = self.command(&format!("http://{}", proxy.address()), id);
+        let running = tokio::spawn(async move { node.output().await.unwrap() });
+        let cut = proxy.wait_for(|counts| counts.connections > 0 && counts.forwarded(direction) >= bytes);
+        tokio::time::timeout(PATIENCE, cut).await.unwrap();
+        tokio::task::yield_now().await;
+        proxy.heal().await.unwrap();
+        tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
+    }
 }
 
 fn post(server: &Server, path: &str, key: &str, body: &Value) -> Value {
@@ -46,50 +73,49 @@ fn post(server: &Server, path: &str, key: &str, body: &Value) -> Value {
     request.body(body.to_string()).send().unwrap().json().unwrap()
 }
 
-impl World {
-    /// Builds a command that runs the tool with this call id against this gateway.
-    fn call(&self, folder: &Path, gateway: &str, id: &str) -> Command {
-        let mut node = Command::new("node");
-        node.current_dir(folder).args(["--input-type=module", "-e", RUN, id]).env_clear().env("PATH", path());
-        node.env("PROLIFERATE_GATEWAY_URL", gateway).env("PROLIFERATE_SESSION_ID", &self.session);
-        node.env("SANDBOX_MCP_AUTH_TOKEN", &self.token);
-        node.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        node
-    }
-
-    fn calls(&self) -> Vec<Value> {
-        let path = format!("/v1/runs?limit=200&run_kind=tool_gateway&case_id={}", self.session);
-        self.server.get(&path, &self.key).1["runs"].as_array().unwrap().clone()
+/// Cuts the connection at every one of these points, and expects one completed run for each call.
+fn cut_everywhere(module: &Module, (server, key): (&Server, &str), cuts: &[(Direction, u64)], says: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for (made, (direction, bytes)) in cuts.iter().enumerate() {
+        let id = format!("toolu_{direction:?}_{bytes}");
+        let said = runtime.block_on(module.run_cut(*direction, *bytes, &id));
+        let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        assert!(out.contains(says), "{id}: {out} {err}");
+        let path = format!("/v1/runs?limit=200&run_kind=tool_gateway&case_id={}", module.session);
+        let calls = server.get(&path, key).1["runs"].as_array().unwrap().clone();
+        assert_eq!(calls.len(), made + 1, "{id}");
+        assert!(calls.iter().all(|call| call["status"] == "completed"), "{id}: {calls:?}");
     }
 }
 
 #[test]
 fn a_callback_cut_at_any_moment_runs_once_and_is_answered() {
-    let world = world();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let folder = world.machine.file("");
-    let address = world.server.said["address"].as_str().unwrap().parse().unwrap();
+    let machine = Machine::new();
+    let server = machine.serve();
+    let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
+    let made = post(&server, "/v1/configurations", &key, &json!({"name": "app", "repos": []}));
+    let session = json!({"sessionType": "setup", "clientType": "web", "configurationId": made["id"]});
+    let made = post(&server, "/proliferate/sessions", &key, &session);
+    let arguments = json!({"commands": [{"name": "web", "command": "run"}]});
+    let session = made["sessionId"].as_str().unwrap();
+    let module = Module::new(&machine, &server, session, "save_service_commands", arguments);
     let cuts = [0_u64, 1, 60, 200, 330].map(|bytes| (Direction::ToTarget, bytes));
-    let cuts = cuts.into_iter().chain([0_u64, 1, 15, 120].map(|bytes| (Direction::ToClient, bytes)));
-    let mut made = 0;
-    for (direction, bytes) in cuts {
-        let id = format!("toolu_{direction:?}_{bytes}");
-        let said = runtime.block_on(async {
-            let proxy = FaultProxy::start(address).await.unwrap();
-            proxy.reset_after(direction, bytes);
-            let mut node = world.call(&folder, &format!("http://{}", proxy.address()), &id);
-            let running = tokio::spawn(async move { node.output().await.unwrap() });
-            let cut = proxy.wait_for(|counts| counts.connections > 0 && counts.forwarded(direction) >= bytes);
-            tokio::time::timeout(PATIENCE, cut).await.unwrap();
-            tokio::task::yield_now().await;
-            proxy.heal().await.unwrap();
-            tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
-        });
-        let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-        assert!(out.contains("Saved 1 service commands: web"), "{id}: {out} {err}");
-        made += 1;
-        let calls = world.calls();
-        assert_eq!(calls.len(), made, "{id}");
-        assert!(calls.iter().all(|call| call["status"] == "completed"), "{id}: {calls:?}");
-    }
+    let cuts = [&cuts[..], &[0_u64, 1, 15, 120].map(|bytes| (Direction::ToClient, bytes))].concat();
+    cut_everywhere(&module, (&server, &key), &cuts, "Saved 1 service commands: web");
+}
+
+/// A snapshot may freeze the sandbox and break its connections. Here the connection of the call breaks at every point,
+/// while a real sandbox is copied.
+#[test]
+fn a_snapshot_whose_call_is_cut_at_any_moment_is_made_once() {
+    let real = Real::start();
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    let module =
+        Module::new(&real.machine, real.server(), &real.session, "save_snapshot", json!({"message": "now"}));
+    let cuts = [(Direction::ToTarget, 60), (Direction::ToTarget, 330), (Direction::ToClient, 0)];
+    let cuts = [&cuts[..], &[(Direction::ToClient, 120)]].concat();
+    cut_everywhere(&module, (real.server(), real.key()), &cuts, "Snapshot saved to session: ");
+    let copies = std::fs::read_dir(real.machine.data_dir().join("sandboxes/snapshots")).unwrap();
+    assert_eq!(copies.count(), cuts.len(), "one copy for each call");
 }

@@ -212,7 +212,7 @@ impl Runner {
         let model_id = automation.settings.model.clone();
         let draft = SessionDraft {
             title: Title::parse(&automation.settings.name).ok(),
-            agent_config: model_id.map(|id| AgentConfig { model_id: Some(id) }),
+            agent_config: model_id.map(|id| AgentConfig { model_id: Some(id), ..AgentConfig::default() }),
             automation_id: Some(automation.id),
             trigger_context: event.map(|event| prompt::trigger_context(run, event)),
             ..SessionDraft::new(SessionType::Coding, ClientType::Automation, configuration)

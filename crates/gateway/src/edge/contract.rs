@@ -82,7 +82,7 @@ pub(super) fn identity(caller: &Caller) -> Identity {
             session: None,
         },
         Caller::Sandbox(session) => {
-            let (role, _) = gate::agent_role(session.session_type, session.automation_id.is_some());
+            let (role, _) = gate::agent_role(session.mode());
             Identity {
                 actor: gate::agent(session.id),
                 role,

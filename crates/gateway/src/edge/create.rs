@@ -7,9 +7,10 @@ use proto::{OrgId, text};
 
 use super::auth::Caller;
 use super::params::idempotency_key;
-use super::{ApiError, Body};
+use super::{ApiError, Body, workspaces};
 use crate::app::AppState;
 use crate::sessions::{self, ConfigurationSource, RequestContext, SessionDraft, Title};
+use crate::sources::is_platform_tool;
 
 /// The most characters of a CLI configuration's display name.
 const MAX_NAME: usize = 100;
@@ -74,6 +75,14 @@ fn draft(request: CreateSession) -> Result<SessionDraft, ApiError> {
     if request.trigger_id.is_some() || request.trigger_event_id.is_some() {
         return Err(ApiError::bad_request("triggerId, triggerEventId: not supported yet"));
     }
+    if let Some(prompt) = &request.system_prompt {
+        workspaces::check_system_prompt(prompt)?;
+    }
+    let tools = request.agent_config.iter().filter_map(|config| config.tools.as_ref()).flatten();
+    if let Some(unknown) = tools.into_iter().find(|name| !is_platform_tool(name)) {
+        let shown: String = unknown.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+        return Err(ApiError::bad_request(format!("agentConfig.tools: there is no tool `{shown}`")));
+    }
     let configuration = configuration(&request)?;
     let title = request.title.as_deref().map(Title::parse).transpose()?;
     let sandbox_mode = request.effective_sandbox_mode();
@@ -84,6 +93,7 @@ fn draft(request: CreateSession) -> Result<SessionDraft, ApiError> {
         title,
         initial_prompt: request.initial_prompt,
         agent_config: request.agent_config,
+        system_prompt: request.system_prompt.filter(|prompt| !prompt.is_empty()),
         automation_id: request.automation_id,
         trigger_context: request.trigger_context,
         ..SessionDraft::new(request.session_type, request.client_type, configuration)

@@ -19,7 +19,7 @@ use super::document::{Document, complete};
 use super::{
     action_modes, automation_runs, automations, body, contract, cors, create, device_login, egress, exec,
     files, git, health, hooks, inspect, keys, login, me, members, messages, model_proxy, observe, questions,
-    secrets, sessions, socket, steer, tickets, tool_calls, tools, usage, workspaces,
+    secrets, sessions, socket, steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -50,6 +50,7 @@ macro_rules! table {
             let router = OpenApiRouter::<AppState>::with_openapi(Document::openapi());
             $(let router = router.routes(routes!($($group::$handler),+));)+
             let mut document = router.into_openapi();
+            tools::describe(&mut document);
             complete(&mut document);
             document
         }
@@ -123,6 +124,7 @@ table! {
     sessions::status => ReadStatus;
     socket::session => ReadStatus, steer::rename => ChangeSession, steer::delete => DeleteSession;
     messages::page => Watch;
+    verification_media::media => Watch;
     steer::message => Prompt;
     steer::cancel => Steer;
     questions::list => Watch;

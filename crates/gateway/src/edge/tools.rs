@@ -12,13 +12,14 @@ use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
 use proto::{SessionId, ToolErrorCode};
 use serde_json::{Value, json};
 use store::SandboxSession;
+use utoipa::openapi::{OpenApi, RefOr, Schema};
 
 use super::auth::{Caller, SessionAttempt};
 use super::contract::{identity, is_name};
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::sources::{PLATFORM_TOOLS, offered};
+use crate::sources::{PLATFORM_TOOLS, PlatformTool, agent_tools, mode_refusal};
 
 /// The most characters of a `tool_call_id`.
 const LONGEST_ID: usize = 200;
@@ -36,10 +37,15 @@ pub(super) async fn callback(
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
     let asked = path.as_ref().ok().map(|Path((_, tool))| tool.clone()).filter(|tool| is_name(tool));
-    let (call, denial) = match read(&app, session, path, request).await {
-        Ok(call) => call,
+    let Callback { call, tool, session, version } = match read(&app, session, path, request).await {
+        Ok(callback) => callback,
         Err(refusal) => return Err(record(&app, &caller, asked, refusal).await),
     };
+    if let Some(refused) = not_offered(&app, &session, tool, version, &call.run.id).await? {
+        let attempt = Attempt { operation: asked.clone(), tool: asked, ..identity(&caller).attempt() };
+        app.gate.record_attempt(&attempt, ledger::Outcome::Deny, &refused).await?;
+        return Ok(answer(ToolCallbackReply { success: false, result: refused, data: None }));
+    }
     let result = app.gate.call(call).await;
     match result.outcome {
         CallOutcome::Conflict => Err(ApiError::conflict(
@@ -54,9 +60,48 @@ pub(super) async fn callback(
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
         }
         CallOutcome::Success | CallOutcome::Failed(_) => {
-            Ok((StatusCode::OK, Json(reply(result, denial))).into_response())
+            Ok(answer(reply(result, mode_refusal(session.mode(), tool))))
         }
     }
+}
+
+/// A callback that is well-formed. Its tool may still not be one of its session's.
+struct Callback {
+    call: CallRequest,
+    tool: &'static PlatformTool,
+    session: SandboxSession,
+    /// The version of the tool's file in the sandbox.
+    version: Option<u32>,
+}
+
+/// The reason why this session's agent must not call this tool of its mode, for the agent. A call that was executed
+/// before the tool changed still gets its result.
+async fn not_offered(
+    app: &AppState,
+    session: &SandboxSession,
+    tool: &PlatformTool,
+    version: Option<u32>,
+    run: &str,
+) -> Result<Option<String>, ApiError> {
+    let outdated = version.filter(|version| *version != tool.version);
+    if let Some(version) = outdated
+        && app.store.run(session.org_id, run).await?.is_none()
+    {
+        return Ok(Some(format!(
+            "Nothing was done: this sandbox has version {version} of {}, and the gateway has version {}. Go on without \
+            the tool; it works again once the sandbox has been restarted.",
+            tool.name, tool.version
+        )));
+    }
+    let record = app.store.session_any(session.id).await?.ok_or_else(ApiError::session_not_found)?;
+    let offered = agent_tools(session.mode(), record.agent_config.as_ref());
+    let left_out =
+        !offered.iter().any(|known| known.name == tool.name) && mode_refusal(session.mode(), tool).is_none();
+    Ok(left_out.then(|| format!("{} is not one of the tools that this session was created with.", tool.name)))
+}
+
+fn answer(reply: ToolCallbackReply) -> Response {
+    (StatusCode::OK, Json(reply)).into_response()
 }
 
 /// The reply for the tool inside the sandbox. If policy denied the call, `denial` replaces policy's text.
@@ -67,14 +112,13 @@ fn reply(result: CallResult, denial: Option<String>) -> ToolCallbackReply {
     ToolCallbackReply { success: result.outcome == CallOutcome::Success, result: text, data }
 }
 
-/// Turns an HTTP request into a call. Also returns the text for the agent if policy denies the call because the
-/// session's type does not offer the tool.
+/// Turns an HTTP request into a call.
 async fn read(
     app: &AppState,
     session: Result<Option<SandboxSession>, ApiError>,
     path: Result<Path<(String, String)>, ApiError>,
     request: Request,
-) -> Result<(CallRequest, Option<String>), ApiError> {
+) -> Result<Callback, ApiError> {
     let session = session?;
     let Path((_, tool)) = path?;
     let Body(request) = Body::<ToolCallback>::from_request(request, app).await?;
@@ -85,10 +129,9 @@ async fn read(
     let Some(session) = session else {
         return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
     };
-    if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
-        return Err(ApiError::not_found("Unknown tool"));
-    }
-    to_call(app, &session, &tool, request)
+    let tool = PlatformTool::find(&tool).ok_or_else(|| ApiError::not_found("Unknown tool"))?;
+    let version = request.version;
+    Ok(Callback { call: to_call(app, &session, tool.name, request)?, tool, session, version })
 }
 
 /// Records a refused request as an attempt in the ledger, and returns the refusal. If it cannot be recorded, returns
@@ -113,20 +156,18 @@ fn to_call(
     session: &SandboxSession,
     tool: &str,
     request: ToolCallback,
-) -> Result<(CallRequest, Option<String>), ApiError> {
-    let (role, lane) = gate::agent_role(session.session_type, session.automation_id.is_some());
+) -> Result<CallRequest, ApiError> {
+    let (role, lane) = gate::agent_role(session.mode());
     let payload = json!({"tool": tool, "tool_call_id": request.tool_call_id, "args": request.args});
     let request_hash =
         payload_hash(&payload).map_err(|error| ApiError::bad_request(format!("args: {error}")))?;
-    let of_this_mode = offered(session.session_type).any(|known| known.name == tool);
-    let denial = (!of_this_mode).then(|| format!("{tool} is only available in setup sessions."));
     let caller = gate::Caller {
         org: session.org_id,
         session: Some(session.id),
         actor: gate::agent(session.id),
         role: role.to_owned(),
     };
-    let call = CallRequest {
+    Ok(CallRequest {
         entry_point: EntryPoint::Callback,
         caller,
         claimed: None,
@@ -149,6 +190,18 @@ fn to_call(
         break_glass: BreakGlass::default(),
         demanded: None,
         request_hash,
-    };
-    Ok((call, denial))
+    })
+}
+
+/// Adds the schemas of the platform tools' arguments to the API description.
+pub(super) fn describe(document: &mut OpenApi) {
+    let components = document.components.get_or_insert_default();
+    for tool in PLATFORM_TOOLS {
+        let mut schema = (tool.schema)();
+        schema["description"] =
+            json!(format!("The `args` of the tool `{}`. {}", tool.name, tool.description));
+        if let Ok(schema) = serde_json::from_value::<Schema>(schema) {
+            components.schemas.insert(format!("{}_args", tool.name), RefOr::T(schema));
+        }
+    }
 }

@@ -21,6 +21,8 @@ use gate::Subject;
 const MAX_NAME: usize = 100;
 const MAX_URL: usize = 500;
 const MAX_REPOS: usize = 20;
+/// The most bytes of a system prompt.
+const MAX_SYSTEM_PROMPT: usize = 32 * 1024;
 
 #[utoipa::path(get, path = "/v1/repos", tag = "workspaces", params(OrgQuery), responses((status = 200, body = RepoList)))]
 pub(super) async fn repos(
@@ -147,8 +149,12 @@ pub(super) async fn change_configuration(
     if let Some(name) = &request.name {
         check_name(name)?;
     }
+    if let Some(prompt) = &request.system_prompt {
+        check_system_prompt(prompt)?;
+    }
     let change = ConfigurationChange {
         name: request.name,
+        system_prompt: request.system_prompt,
         repos: request.repos.map(placements).transpose()?,
         by: Some(user.id.to_string()),
         ..ConfigurationChange::default()
@@ -209,6 +215,16 @@ fn is_fine_branch(branch: &str) -> bool {
     text::is_line(branch, MAX_NAME) && !branch.starts_with('-')
 }
 
+/// Checks a text that replaces the first part of an agent's instructions.
+pub(super) fn check_system_prompt(prompt: &str) -> Result<(), ApiError> {
+    let plain = !prompt.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t'));
+    if plain && prompt.len() <= MAX_SYSTEM_PROMPT {
+        Ok(())
+    } else {
+        Err(ApiError::bad_request("systemPrompt is a text of at most 32 KiB without control characters"))
+    }
+}
+
 fn check_name(name: &str) -> Result<(), ApiError> {
     if text::is_line(name, MAX_NAME) {
         Ok(())
@@ -253,6 +269,7 @@ fn configuration_entry(found: Configuration, repos: Vec<RepoPlace>) -> Configura
         kind: found.kind,
         status: found.status,
         snapshot_id: found.snapshot_id,
+        system_prompt: found.system_prompt,
         repos,
         created_at: found.created_at,
         updated_at: found.updated_at,

@@ -37,7 +37,7 @@ impl GitService {
             Initiator::Agent => {
                 let record = self.store.session(org, session).await?;
                 let record = record.ok_or(StoreError::Missing("the session"))?;
-                let (role, _) = gate::agent_role(record.session_type, record.automation_id.is_some());
+                let (role, _) = gate::agent_role(record.mode());
                 let (actor, role) = (gate::agent(session), role.to_owned());
                 (Caller { org, session: Some(session), actor, role }, self.gate.turn_of(session))
             }

@@ -20,7 +20,7 @@ const MAX_OUTPUT: usize = 16 * 1024;
 const REMOTE: &str = "origin/";
 
 impl Repositories for GitService {
-    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<bool, LaunchError>> {
+    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>> {
         async move {
             let Checkout { sandbox, session, token, is_copy, stage } = checkout;
             let repos = self.store.session_repos(session.id).await?;
@@ -37,7 +37,7 @@ impl Repositories for GitService {
             if let (None, Some(first)) = (&session.branch_name, repos.first()) {
                 self.record_first_branch(sandbox, &first.workspace_path).await?;
             }
-            Ok(!repos.is_empty())
+            Ok(())
         }
         .boxed()
     }

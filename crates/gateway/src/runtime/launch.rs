@@ -10,7 +10,6 @@ use axum::http::HeaderName;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
-use opencode::files::Instructions;
 use parking_lot::Mutex;
 use proto::ModelId;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
@@ -284,15 +283,16 @@ impl Launch {
             is_copy: elses,
             stage: &stage,
         };
-        let has_repos = self.repositories.check_out(checkout).await?;
+        self.repositories.check_out(checkout).await?;
         self.write_trigger_context(room).await?;
+        let (instructions, tools) = (self.runtime.inward.agent_files)(&self.record);
         let config = self.record.agent_config.as_ref();
         Ok(Occupant {
             token,
             session: Some(self.record.id.to_string()),
             model: ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref())),
-            instructions: if has_repos { Instructions::Coding } else { Instructions::Scratch },
-            tools: (self.runtime.inward.tools)(self.record.session_type),
+            instructions,
+            tools,
         })
     }
 

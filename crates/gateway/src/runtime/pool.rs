@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use egress::{Mode, Rules};
 use opencode::api::{Client, Endpoint as AgentPlace};
-use opencode::files::Instructions;
 use parking_lot::{Mutex, MutexGuard};
 use proto::ModelId;
 use sandbox::{Provider, SandboxId};
@@ -216,7 +215,7 @@ async fn boot(
         token: token.text.clone(),
         session: None,
         model: ModelId::parse_or_default(None),
-        instructions: Instructions::Scratch,
+        instructions: String::new(),
         tools: Vec::new(),
     };
     places.write(&room.inside, &occupant).await?;

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use opencode::files::{Instructions, Launch as AgentLaunch, Setup, Tool};
+use opencode::files::{Launch as AgentLaunch, Setup, TOOLS, Tool};
 use proto::ModelId;
-use sandboxd::Sandboxd;
-use sandboxd::protocol::{ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
+use sandboxd::protocol::{Code, ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
+use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::launch::LaunchError;
@@ -26,7 +26,7 @@ pub(super) struct Occupant {
     /// `None` in the pool, before a session takes the sandbox.
     pub(super) session: Option<String>,
     pub(super) model: ModelId,
-    pub(super) instructions: Instructions,
+    pub(super) instructions: String,
     pub(super) tools: Vec<Tool>,
 }
 
@@ -53,8 +53,13 @@ impl Places {
         }
     }
 
-    /// Writes the agent's files.
+    /// Writes the agent's files. Tool files from an earlier start are removed first: the mode may not have them any
+    /// more, and the agent would load them.
     pub(super) async fn write(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
+        match inside.remove(Place::home(format!("{FOLDER}/{TOOLS}")), true).await {
+            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
+            removed => removed?,
+        }
         for entry in self.setup(occupant).entries() {
             let path = entry.path.strip_prefix(&self.home).unwrap_or(&entry.path);
             let mode = if entry.secret { 0o600 } else { 0o644 };
@@ -79,7 +84,7 @@ impl Places {
             model_key: occupant.token.expose_secret(),
             session: occupant.session.as_deref(),
             model: occupant.model.model().opencode_id,
-            instructions: occupant.instructions,
+            instructions: &occupant.instructions,
             tools: &occupant.tools,
             port: self.port,
         }

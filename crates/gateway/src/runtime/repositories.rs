@@ -9,8 +9,8 @@ use super::room::Inside;
 
 /// Puts a session's repositories into its sandbox.
 pub(crate) trait Repositories: Send + Sync {
-    /// Configures git in the sandbox, and clones or updates the session's repositories. `true` if the session has any.
-    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<bool, LaunchError>>;
+    /// Configures git in the sandbox, and clones or updates the session's repositories.
+    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>>;
 }
 
 /// The parameters of a checkout.

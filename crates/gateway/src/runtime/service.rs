@@ -7,8 +7,7 @@ use axum::Router;
 use clock::{Clock, Rng};
 use gate::Gate;
 use opencode::files::Tool;
-use proto::SessionType;
-use store::Store;
+use store::{SessionRecord, Store};
 use tokio_util::sync::CancellationToken;
 
 use super::launch::LaunchError;
@@ -44,8 +43,8 @@ pub struct RuntimeSettings {
 pub(crate) struct Inward {
     /// Returns the gateway's router for programs in a sandbox, or `None` while the gateway stops.
     pub(crate) router: Box<dyn Fn() -> Option<Router> + Send + Sync>,
-    /// Returns the tools of an agent in this type of session.
-    pub(crate) tools: fn(SessionType) -> Vec<Tool>,
+    /// Returns the instructions and the tools of a session's agent.
+    pub(crate) agent_files: fn(&SessionRecord) -> (String, Vec<Tool>),
 }
 
 impl Runtime {

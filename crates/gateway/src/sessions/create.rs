@@ -114,6 +114,7 @@ fn new_session(
         title: draft.title.map(Title::into_text),
         initial_prompt: draft.initial_prompt,
         agent_config: draft.agent_config,
+        system_prompt: draft.system_prompt,
         automation_id: draft.automation_id,
         trigger_context: draft.trigger_context,
         local_path_hash,

@@ -29,6 +29,8 @@ pub struct SessionDraft {
     /// Sent by itself when the sandbox runs, if a user or an automation creates the session.
     pub initial_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
+    /// Replaces the first part of the agent's instructions.
+    pub system_prompt: Option<String>,
     pub automation_id: Option<AutomationId>,
     /// The event that started the session. It is written into the sandbox.
     pub trigger_context: Option<JsonObject>,
@@ -66,6 +68,7 @@ impl SessionDraft {
             title: None,
             initial_prompt: None,
             agent_config: None,
+            system_prompt: None,
             automation_id: None,
             trigger_context: None,
         }

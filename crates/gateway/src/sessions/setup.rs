@@ -41,7 +41,8 @@ async fn try_start(
         // Other members may use the configuration, but only its creator may change it.
         created_by: configuration.created_by,
         title: Some("Set up the managed configuration".to_owned()),
-        agent_config,
+        // The tools that the other session leaves out are not this one's.
+        agent_config: agent_config.map(|config| AgentConfig { tools: None, ..config }),
         starts: Starts::Now,
         ..NewSession::new(id, org, SessionType::Setup, services.runtime.sandboxes.engine(), now)
     };

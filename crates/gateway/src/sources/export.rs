@@ -12,7 +12,7 @@ use proto::{JsonObject, OrgId};
 use serde_json::{Value, json};
 use store::Store;
 
-use super::save_service_commands::store_failure;
+use super::platform::store_failure;
 use super::{Found, Source};
 
 /// The maximum number of artifacts in a bundle. A larger export is refused instead of being cut, so that nobody

@@ -10,8 +10,7 @@ use policy::{ModeKey, Policy, Risk, ToolFacts};
 use proto::OrgId;
 use serde_json::Value;
 
-use super::platform::session_of;
-use super::save_service_commands::store_failure;
+use super::platform::{session_of, store_failure};
 use super::{Found, Source};
 use crate::git::{
     CREATE_PULL_REQUEST, GitService, Operation, PullError, PullRequestOutcome, object, open_pull_request,

@@ -16,11 +16,13 @@ use serde_json::Value;
 use url::{Host, Url};
 
 use super::credential::Credential;
-use super::problems::{few, place};
+use super::problems::{first, place};
 use super::{Found, Source};
 use crate::outbound::Outbound;
 use crate::vault::Vault;
 
+/// The maximum number of invalid parameters listed.
+const LISTED: usize = 5;
 /// The header that lets the other side detect a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -240,7 +242,7 @@ impl Tool for BoundTool {
         let words = |error: jsonschema::ValidationError<'_>| {
             format!("{}: {}", place(&error.instance_path().to_string()), keyword(&error))
         };
-        match few(validator.iter_errors(parameters), words) {
+        match first(LISTED, validator.iter_errors(parameters), words) {
             None => Ok(()),
             Some(problems) => Err(format!("parameters do not fit: {problems}")),
         }

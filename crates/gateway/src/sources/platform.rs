@@ -1,86 +1,143 @@
-//! The platform's own tools: one table from which the callback route, the agent's files and the API description are
-//! generated.
+//! The platform's own tools. Each tool is described once, in its own file; the agent's module, the validation, the
+//! callback route, the API description and `docs/agent-tools.md` are generated from that.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use clock::Clock;
 use futures_util::FutureExt as _;
 use gate::{CallRequest, Failure, ORG_ADMIN, Outside, Tool, Within, Work};
+use jsonschema::Validator;
 use opencode::files::Tool as AgentTool;
 use policy::{ActorClass, Policy, Risk};
-use proto::{OrgId, SessionType};
+use proto::{AgentMode, OrgId};
 use serde_json::Value;
-use store::{SandboxSession, Store};
+use store::{SandboxSession, Store, StoreError};
+use tokio::sync::Semaphore;
 
-use super::save_snapshot::SnapshotSaver;
-use super::start_services::{self, StartServicesTool};
-use super::{Found, Source, save_service_commands, save_snapshot};
+use super::live_sandboxes::LiveSandboxes;
+use super::start_services::StartServicesTool;
+use super::{
+    Found, Source, arguments, automation_complete, modes, request_env_variables, save_env_files,
+    save_service_commands, save_snapshot, start_services, verify,
+};
 use crate::access::{self, Act, CallerKind};
 
 /// The risk of every platform tool.
 pub(super) const RISK: Risk = Risk::Write;
 
-/// One platform tool: its description for the agent, its validation and its implementation.
+/// One platform tool.
 pub(crate) struct PlatformTool {
+    /// The name that the model uses: letters, digits and `_`.
     pub(crate) name: &'static str,
+    /// Other names under which callbacks may call it. Records contain `name` only.
+    pub(crate) aliases: &'static [&'static str],
+    /// Must rise with every change of the schema; a test compares. A sandbox that was started with another version is
+    /// told so instead of being misunderstood.
+    pub(crate) version: u32,
     /// The description for the model.
     pub(crate) description: &'static str,
-    /// The JSON schema of its arguments, for the model.
+    /// When to use the tool, as a sentence of the instructions.
+    pub(crate) guidance: fn(AgentMode) -> &'static str,
+    /// The JSON Schema of the arguments.
     pub(crate) schema: fn() -> Value,
-    pub(crate) only_setup: bool,
-    pub(crate) timeout: Duration,
-    pub(crate) check: fn(&Value) -> Result<(), String>,
-    pub(super) implement: fn(&PlatformSource) -> Implementation,
+    pub(crate) place: ToolPlace,
+}
+
+/// Where a tool runs.
+pub(crate) enum ToolPlace {
+    Gateway {
+        timeout: Duration,
+        implement: fn(&PlatformSource) -> Implementation,
+    },
+    /// The module itself does the work: the JavaScript of its method `execute`.
+    Sandbox {
+        execute: &'static str,
+    },
 }
 
 /// How a platform tool does its work.
-pub(super) enum Implementation {
+pub(crate) enum Implementation {
     Within(Box<dyn Within>),
     Outside(Box<dyn Outside>),
 }
 
-/// All platform tools. To add a tool, add an entry here.
-pub(crate) static PLATFORM_TOOLS: [PlatformTool; 2] = [save_snapshot::TOOL, save_service_commands::TOOL];
+/// All platform tools. A new tool is added here, to the modes that have it in `modes`, and to their lanes in
+/// `policy/lanes.yaml`.
+pub(crate) static PLATFORM_TOOLS: [&PlatformTool; 6] = [
+    &save_snapshot::TOOL,
+    &verify::TOOL,
+    &request_env_variables::TOOL,
+    &save_service_commands::TOOL,
+    &save_env_files::TOOL,
+    &automation_complete::TOOL,
+];
 
-fn find(name: &str) -> Option<&'static PlatformTool> {
-    PLATFORM_TOOLS.iter().find(|tool| tool.name == name)
+/// Whether the gateway executes a tool of this name or alias.
+pub(super) fn is_gateway_tool(name: &str) -> bool {
+    PlatformTool::find(name).is_some() || name == start_services::NAME
 }
 
-/// Whether the platform has a tool of this name.
-pub(super) fn is_platform_tool(name: &str) -> bool {
-    find(name).is_some() || name == start_services::NAME
-}
+/// The compiled schemas. A test compiles them all, so none is missing.
+static VALIDATORS: LazyLock<HashMap<&str, Validator>> = LazyLock::new(|| {
+    let compiled = |tool: &&PlatformTool| Some((tool.name, arguments::validator(&(tool.schema)()).ok()?));
+    PLATFORM_TOOLS.iter().filter_map(compiled).collect()
+});
 
-/// The tools that a session of this type has.
-pub(crate) fn offered(kind: SessionType) -> impl Iterator<Item = &'static PlatformTool> {
-    PLATFORM_TOOLS.iter().filter(move |tool| !tool.only_setup || kind == SessionType::Setup)
-}
+impl PlatformTool {
+    /// The tool with this name or alias that the gateway executes.
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        let named = |tool: &&&Self| tool.name == name || tool.aliases.contains(&name);
+        let found = PLATFORM_TOOLS.iter().find(named)?;
+        matches!(found.place, ToolPlace::Gateway { .. }).then_some(*found)
+    }
 
-/// The agent's tool files for a session of this type.
-pub(crate) fn agent_tools(kind: SessionType) -> Vec<AgentTool> {
-    let module = |tool: &PlatformTool| AgentTool::gateway_tool(tool.name, tool.description, &(tool.schema)());
-    offered(kind).map(module).collect()
+    /// The module that the agent loads.
+    pub(super) fn module(&self) -> AgentTool {
+        let schema = arguments::for_models(&(self.schema)());
+        match self.place {
+            ToolPlace::Gateway { .. } => {
+                AgentTool::gateway_tool(self.name, self.version, self.description, &schema)
+            }
+            ToolPlace::Sandbox { execute } => {
+                AgentTool::sandbox_tool(self.name, self.version, (self.description, &schema), execute)
+            }
+        }
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), String> {
+        let validator = VALIDATORS.get(self.name).ok_or("the schema of this tool is not valid")?;
+        arguments::check(validator, arguments)
+    }
 }
 
 /// The dependencies of the platform tools.
 pub(crate) struct PlatformSource {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
-    pub(crate) snapshots: Arc<dyn SnapshotSaver>,
+    pub(crate) sandboxes: Arc<dyn LiveSandboxes>,
+    /// Limits the uploads that are read at a time.
+    pub(crate) upload_slots: Arc<Semaphore>,
 }
 
 impl Source for PlatformSource {
     fn claims(&self, _: &Policy, name: &str) -> bool {
-        is_platform_tool(name)
+        is_gateway_tool(name)
     }
 
     fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
-        let bind = |tool: &'static PlatformTool| {
-            Arc::new(BoundTool { tool, implementation: (tool.implement)(self) }) as Arc<dyn Tool>
+        let bind = |tool: &'static PlatformTool| match tool.place {
+            ToolPlace::Sandbox { .. } => None,
+            ToolPlace::Gateway { timeout, implement } => {
+                let bound = BoundTool { tool, timeout, implementation: implement(self) };
+                Some(Arc::new(bound) as Arc<dyn Tool>)
+            }
         };
         let start_services = || Arc::new(StartServicesTool) as Arc<dyn Tool>;
-        let tool = find(name).map(bind).or_else(|| (name == start_services::NAME).then(start_services));
+        let tool = PlatformTool::find(name)
+            .and_then(bind)
+            .or_else(|| (name == start_services::NAME).then(start_services));
         async { Ok(tool) }.boxed()
     }
 }
@@ -88,6 +145,7 @@ impl Source for PlatformSource {
 /// A tool of the table with its dependencies.
 struct BoundTool {
     tool: &'static PlatformTool,
+    timeout: Duration,
     implementation: Implementation,
 }
 
@@ -97,11 +155,11 @@ impl Tool for BoundTool {
     }
 
     fn timeout(&self) -> Duration {
-        self.tool.timeout
+        self.timeout
     }
 
     fn check(&self, parameters: &Value) -> Result<(), String> {
-        (self.tool.check)(parameters)
+        self.tool.check(parameters)
     }
 
     fn work(&self) -> Work<'_> {
@@ -112,14 +170,26 @@ impl Tool for BoundTool {
     }
 }
 
+/// The session that a call of a platform tool concerns. Its mode must have the tool, whatever the lanes say.
+pub(super) async fn session_with(
+    store: &Store,
+    call: &CallRequest,
+    tool: &PlatformTool,
+) -> Result<SandboxSession, Failure> {
+    let session = session_of(store, call).await?;
+    match modes::refusal(session.mode(), tool) {
+        None => Ok(session),
+        Some(refusal) => Err(Failure::Refused(refusal)),
+    }
+}
+
 /// The session that a call concerns: the caller's own, or the one that the case names. A member who names one must be
 /// allowed to change it.
 pub(super) async fn session_of(store: &Store, call: &CallRequest) -> Result<SandboxSession, Failure> {
     let named = || call.case.as_deref().and_then(|case| case.parse().ok());
     let gone = || Failure::Refused("There is no such session, or it has ended.".to_owned());
     let id = call.caller.session.or_else(named).ok_or_else(gone)?;
-    let found = store.sandbox_session(id).await;
-    let found = found.map_err(|error| save_service_commands::store_failure(&error))?;
+    let found = store.sandbox_session(id).await.map_err(|error| store_failure(&error))?;
     let found = found.filter(|session| session.org_id == call.caller.org).ok_or_else(gone)?;
     if call.caller.actor.actor_type == ActorClass::Human && !may_change(&call.caller, &found) {
         return Err(Failure::Refused(Act::ChangeSession.refusal()));
@@ -132,4 +202,54 @@ fn may_change(caller: &gate::Caller, session: &SandboxSession) -> bool {
     let kind = if caller.role == ORG_ADMIN { CallerKind::Admin } else { CallerKind::Member };
     let user = caller.actor.actor_id.parse().ok();
     access::may(Act::ChangeSession, kind, session.created_by.is_none() || session.created_by == user)
+}
+
+/// The failure for a store error. The database's own message goes to the log only.
+pub(super) fn store_failure(error: &StoreError) -> Failure {
+    if let StoreError::Missing(what) = error {
+        return Failure::Refused(format!("{what} does not exist"));
+    }
+    tracing::error!(%error, "a tool could not write");
+    Failure::Down("the gateway's database is not available".to_owned())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What the schema of a tool says about these arguments.
+    pub(in crate::sources) fn problems(tool: &PlatformTool, arguments: &Value) -> String {
+        tool.check(arguments).err().unwrap_or_default()
+    }
+
+    /// Each schema with the version that has it. If one changes, raise the version of its tool and correct the hash.
+    #[test]
+    fn the_version_of_a_tool_rises_with_its_schema() {
+        let schema = |tool: &&PlatformTool| {
+            let text = ledger::canonical(&(tool.schema)()).unwrap();
+            format!("{} {} {}", tool.name, tool.version, &ledger::sha256(text.as_bytes()).to_string()[..8])
+        };
+        let now: Vec<String> = PLATFORM_TOOLS.iter().map(schema).collect();
+        let pinned = [
+            "save_snapshot 1 b4faae25",
+            "verify 1 91fce0d1",
+            "request_env_variables 1 88243a49",
+            "save_service_commands 1 760a170a",
+            "save_env_files 1 d9ac2ddd",
+            "automation_complete 1 dcea0d0a",
+        ];
+        assert_eq!(now, pinned);
+    }
+
+    #[test]
+    fn every_tool_can_be_named_by_a_model_and_has_a_valid_schema_for_an_object() {
+        for tool in PLATFORM_TOOLS {
+            let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            assert!(plain(tool.name) && tool.name.len() <= 64, "{}", tool.name);
+            let schema = (tool.schema)();
+            assert!(arguments::validator(&schema).is_ok() && schema["type"] == "object", "{}", tool.name);
+            assert_eq!(schema["additionalProperties"], false, "{}", tool.name);
+            assert!(tool.module().source.contains(&format!("const VERSION = {};", tool.version)));
+        }
+    }
 }

@@ -1,15 +1,17 @@
 //! Short descriptions of invalid parameters. They are returned to callers and stored in the ledger, so they must not
 //! reveal the parameters' content.
 
-/// The maximum number of problems listed.
-const NAMED: usize = 5;
 /// The maximum length of a path that is repeated.
 const LONGEST: usize = 100;
 
 /// Describes the first problems and counts the rest. `None` if there are none.
-pub(super) fn few<T>(problems: impl IntoIterator<Item = T>, words: impl Fn(T) -> String) -> Option<String> {
+pub(super) fn first<T>(
+    limit: usize,
+    problems: impl IntoIterator<Item = T>,
+    words: impl Fn(T) -> String,
+) -> Option<String> {
     let mut problems = problems.into_iter();
-    let named: Vec<_> = problems.by_ref().take(NAMED).map(words).collect();
+    let named: Vec<_> = problems.by_ref().take(limit).map(words).collect();
     let more = problems.count();
     match (named.is_empty(), more) {
         (true, _) => None,
@@ -35,7 +37,7 @@ mod tests {
 
     #[test]
     fn many_problems_are_counted_and_not_named() {
-        let told = |count: usize| few(0..count, |number| format!("p{number}"));
+        let told = |count: usize| first(5, 0..count, |number| format!("p{number}"));
         assert_eq!(told(0), None);
         assert_eq!(told(5).unwrap(), "p0, p1, p2, p3, p4");
         assert_eq!(told(8000).unwrap(), "p0, p1, p2, p3, p4, and 7995 more");

@@ -7,65 +7,53 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Outside, Permit};
-use proto::{JsonObject, SessionId};
+use proto::{AgentMode, JsonObject};
 use serde_json::{Value, json};
 use store::Store;
 
-use super::platform::{Implementation, PlatformTool, session_of};
-use crate::runtime::{Saved, SnapshotError};
+use super::live_sandboxes::LiveSandboxes;
+use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, store_failure};
+use crate::runtime::SnapshotError;
 
-const LONGEST: usize = 1000;
-
-pub(super) const TOOL: PlatformTool = PlatformTool {
+pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "save_snapshot",
+    aliases: &[],
+    version: 1,
     description: "Save the state of this sandbox: its files, installed dependencies and build results. Later \
         sessions start from it. Call it when the work is in a state worth coming back to.",
+    guidance: |mode| match mode {
+        AgentMode::Setup => {
+            "saves the state of this sandbox, from which all later sessions of the project start. Call it at the end, \
+            once everything is installed and has been seen to run; always before you say that the setup is done."
+        }
+        AgentMode::Coding | AgentMode::Automation | AgentMode::Scratch => {
+            "saves the state of this sandbox, so that the session can continue from it later."
+        }
+    },
     schema,
-    only_setup: false,
-    timeout: Duration::from_secs(110),
-    check,
-    implement: |platform| {
-        let (store, snapshots) = (platform.store.clone(), platform.snapshots.clone());
-        Implementation::Outside(Box::new(SaveSnapshot { store, snapshots }))
+    place: ToolPlace::Gateway {
+        timeout: Duration::from_secs(110),
+        implement: |platform| {
+            let (store, sandboxes) = (platform.store.clone(), platform.sandboxes.clone());
+            Implementation::Outside(Box::new(SaveSnapshot { store, sandboxes }))
+        },
     },
 };
 
-/// Saves the files of a live session. The implementation is in a layer above this one.
-pub(crate) trait SnapshotSaver: Send + Sync {
-    fn save<'a>(
-        &'a self,
-        permit: &'a Permit,
-        session: SessionId,
-    ) -> BoxFuture<'a, Result<Saved, SnapshotError>>;
-}
-
 struct SaveSnapshot {
     store: Store,
-    snapshots: Arc<dyn SnapshotSaver>,
+    sandboxes: Arc<dyn LiveSandboxes>,
 }
 
 fn schema() -> Value {
+    let message = json!({"type": "string", "maxLength": 1000, "format": "lines",
+        "description": "What this state is, in a few words"});
     json!({
         "type": "object",
-        "properties": {
-            "message": {"type": "string", "maxLength": LONGEST, "description": "What this state is, in a few words"},
-        },
+        "properties": {"message": message},
         "required": [],
         "additionalProperties": false,
     })
-}
-
-fn check(parameters: &Value) -> Result<(), String> {
-    let unknown = parameters.as_object().is_some_and(|fields| fields.keys().any(|name| name != "message"));
-    if unknown {
-        return Err("Invalid arguments: the only one is message".to_owned());
-    }
-    let fits = |value: &Value| value.as_str().is_some_and(|text| text.chars().count() <= LONGEST);
-    if parameters.get("message").is_none_or(fits) {
-        Ok(())
-    } else {
-        Err(format!("Invalid arguments: message must be a text of at most {LONGEST} characters"))
-    }
 }
 
 impl Outside for SaveSnapshot {
@@ -80,8 +68,9 @@ impl Outside for SaveSnapshot {
         call: &'a CallRequest,
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         async move {
-            let session = session_of(&self.store, call).await?;
-            let saved = self.snapshots.save(permit, session.id).await.map_err(|error| failed(&error))?;
+            let session = session_with(&self.store, call, &TOOL).await?;
+            let saved =
+                self.sandboxes.save_snapshot(permit, session.id).await.map_err(|error| failed(&error))?;
             let target = saved.target.as_str();
             let mut data = JsonObject::new();
             data.insert("snapshotId".to_owned(), json!(saved.id.to_string()));
@@ -94,7 +83,7 @@ impl Outside for SaveSnapshot {
 
 fn failed(error: &SnapshotError) -> Failure {
     match error {
-        SnapshotError::Store(error) => super::save_service_commands::store_failure(error),
+        SnapshotError::Store(error) => store_failure(error),
         other => Failure::Refused(format!("Snapshot failed: {other}")),
     }
 }

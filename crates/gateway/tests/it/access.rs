@@ -207,6 +207,7 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
         probe("PATCH /proliferate/{id}", Act::ChangeSession, &at(""), json!({"title": "t"})),
         probe("DELETE /proliferate/{id}", Act::DeleteSession, &at(""), null()),
         probe("GET /proliferate/{id}/messages", Act::Watch, &at("/messages"), null()),
+        probe("GET /proliferate/{id}/verification-media", Act::Watch, &at("/verification-media"), null()),
         Probe {
             refusals: &[401],
             ..probe("POST /proliferate/{id}/message", Act::Prompt, &at("/message"), prompt)

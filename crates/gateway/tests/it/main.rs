@@ -16,6 +16,7 @@ mod world;
 // Authentication and authorization.
 mod access;
 mod administration;
+mod agent_tools;
 mod attach;
 mod automations;
 mod bearer;

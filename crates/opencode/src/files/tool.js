@@ -1,6 +1,7 @@
 // A tool that the gateway executes. It retries with the same id until it has an answer, so that a connection that
 // breaks does not cause a second effect.
 const NAME = "@NAME@";
+const VERSION = "@VERSION@";
 const DESCRIPTION = "@DESCRIPTION@";
 const SCHEMA = "@SCHEMA@";
 const ATTEMPTS = 6;
@@ -38,7 +39,8 @@ export default {
     const gateway = process.env.PROLIFERATE_GATEWAY_URL;
     if (!gateway || !sessionId || !token) return NAME + " is not available: this agent has no gateway.";
     const url = gateway.replace(/\/+$/, "") + "/proliferate/" + sessionId + "/tools/" + NAME;
-    const body = JSON.stringify({ tool_call_id: context?.callID ?? crypto.randomUUID(), args: args ?? {} });
+    const id = context?.callID ?? crypto.randomUUID();
+    const body = JSON.stringify({ tool_call_id: id, args: args ?? {}, version: VERSION });
     for (let attempt = 1; ; attempt++) {
       try {
         return await ask(url, token, body);

@@ -1,6 +1,6 @@
 //! The files and launch parameters of the agent, checked without starting it; `tests/real` starts it.
 
-use opencode::files::{Instructions, Setup, Tool, VERSION};
+use opencode::files::{Setup, Tool, VERSION};
 use serde_json::Value;
 
 const SETUP: Setup<'_> = Setup {
@@ -11,7 +11,7 @@ const SETUP: Setup<'_> = Setup {
     model_key: "pls_key",
     session: Some("a-session"),
     model: "anthropic/claude-sonnet-4-6",
-    instructions: Instructions::Scratch,
+    instructions: "Do it well.",
     tools: &[Tool { name: "one", source: std::borrow::Cow::Borrowed("export default {}") }],
     port: 4096,
 };
@@ -50,9 +50,26 @@ fn a_pooled_agent_lacks_only_the_session() {
 }
 
 #[test]
-fn each_kind_of_work_has_its_instructions() {
-    assert_eq!(contents("instructions.md"), Instructions::Scratch.text());
-    assert_ne!(Instructions::Scratch.text(), Instructions::Coding.text());
+fn the_instructions_are_a_file_that_the_configuration_names() {
+    assert_eq!(contents("instructions.md"), SETUP.instructions);
+    let launch = SETUP.launch();
+    assert!(launch.environment.iter().any(|(_, value)| value.contains("/.proliferate/instructions.md")));
+}
+
+#[test]
+fn a_tool_file_names_its_tool_and_version() {
+    let schema = serde_json::json!({"properties": {"a": {"type": "string"}}});
+    for tool in [
+        Tool::gateway_tool("save_it", 7, "Saves \"it\".", &schema),
+        Tool::sandbox_tool("save_it", 7, ("Saves \"it\".", &schema), "async execute() { return 1; }"),
+    ] {
+        for line in
+            ["const NAME = \"save_it\";", "const VERSION = 7;", r#"const DESCRIPTION = "Saves \"it\".";"#]
+        {
+            assert!(tool.source.contains(line), "{line} is not in {}", tool.source);
+        }
+        assert!(!tool.source.contains("\"@"), "{}", tool.source);
+    }
 }
 
 #[test]

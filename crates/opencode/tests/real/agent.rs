@@ -10,7 +10,8 @@ use std::time::Duration;
 use clock::{Clock, Rng};
 use model::Script;
 use opencode::api::{Client, Dial, Endpoint};
-use opencode::files::{Instructions, Setup, Tool, VERSION};
+use opencode::files::prompt::Part;
+use opencode::files::{Setup, Tool, VERSION};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 use testkit::ScriptedModel;
@@ -151,7 +152,7 @@ impl Process {
             model_key: KEY,
             session: None,
             model: MODEL,
-            instructions: Instructions::Coding,
+            instructions: Part::Coding.text(),
             tools: &[PROBE],
             port: 0,
         };

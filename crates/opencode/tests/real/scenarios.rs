@@ -1,7 +1,7 @@
 //! Typical uses of an agent, each in a session of its own.
 
 use opencode::api::Prompt;
-use opencode::files::Instructions;
+use opencode::files::prompt::Part;
 use opencode::ids::PromptIds;
 use opencode::translate::{Effect, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};
@@ -33,7 +33,7 @@ pub(crate) async fn instructions_key_and_model_reach_the_model(agent: &Agent) {
     let body = request.json();
     assert_eq!(body["model"], "claude-opus-4-6");
     let system = body["system"].to_string();
-    for line in Instructions::Coding.text().lines().filter(|line| line.starts_with("- ")) {
+    for line in Part::Coding.text().lines().filter(|line| line.starts_with("- ")) {
         let line = Value::from(line).to_string();
         assert!(system.contains(line.trim_matches('"')), "the model was not told: {line}");
     }

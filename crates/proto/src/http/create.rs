@@ -46,6 +46,10 @@ pub struct CreateSession {
     pub title: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_config: Option<AgentConfig>,
+    /// Replaces the first part of the agent's instructions. The rules of its mode stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 32_768)]
+    pub system_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automation_id: Option<AutomationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,6 +91,11 @@ pub struct AgentConfig {
     /// Any spelling that [`ModelId::parse`](crate::ModelId::parse) accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_id: Option<String>,
+    /// The platform tools that the agent keeps; absent means all of its mode. Tools of other modes are not
+    /// added by naming them here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 50)]
+    pub tools: Option<Vec<String>>,
 }
 
 /// What a client that copies files over SSH needs in the sandbox.

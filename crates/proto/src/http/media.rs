@@ -2,9 +2,21 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::iso;
+
+/// Which files to return, and how.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct MediaQuery {
+    /// Lists the files whose keys start with this.
+    pub prefix: Option<String>,
+    /// Returns the address of this file.
+    pub key: Option<String>,
+    /// Returns the bytes of the file instead of its address.
+    pub stream: Option<bool>,
+}
 
 /// The uploaded files under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -27,7 +39,7 @@ pub struct MediaFile {
     pub last_modified: DateTime<Utc>,
 }
 
-/// A temporary URL from which the file can be fetched without a token.
+/// The URL of the file's bytes. It needs the same credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MediaUrl {
     pub url: String,

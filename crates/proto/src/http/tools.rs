@@ -14,6 +14,9 @@ pub struct ToolCallback {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub args: JsonObject,
+    /// The version of the tool's file in the sandbox. A call of an outdated version is not executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
 }
 
 /// The answer to a tool call, also if the tool failed.

@@ -69,6 +69,9 @@ pub struct ConfigurationEntry {
     pub kind: ConfigurationKind,
     pub status: ConfigurationStatus,
     pub snapshot_id: Option<String>,
+    /// Replaces the first part of the instructions of its sessions' agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
     /// The repositories; omitted in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repos: Vec<RepoPlace>,
@@ -94,6 +97,7 @@ pub struct CreateConfiguration {
 
 /// A request to change a configuration; absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ChangeConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
@@ -101,4 +105,8 @@ pub struct ChangeConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 20)]
     pub repos: Option<Vec<RepoPlace>>,
+    /// An empty text removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 32_768)]
+    pub system_prompt: Option<String>,
 }

@@ -61,7 +61,11 @@ fn create_session_with_all_fields() {
         snapshot_id: Some(s("snap")),
         initial_prompt: Some(s("do it")),
         title: Some(s("t")),
-        agent_config: Some(AgentConfig { model_id: Some(s("claude-opus-4-6")) }),
+        agent_config: Some(AgentConfig {
+            model_id: Some(s("claude-opus-4-6")),
+            tools: Some(vec![s("verify")]),
+        }),
+        system_prompt: Some(s("be brief")),
         automation_id: Some(id(1)),
         trigger_id: Some(id(2)),
         trigger_event_id: Some(id(3)),
@@ -76,7 +80,7 @@ fn create_session_with_all_fields() {
     check(
         r#"{"cliConfiguration":{"localPathHash":"h","displayName":"app"},"sessionType":"cli","clientType":"cli",
             "clientMetadata":{"channelId":"C1","n":null},"sandboxMode":"deferred","snapshotId":"snap",
-            "initialPrompt":"do it","title":"t","agentConfig":{"modelId":"claude-opus-4-6"},
+            "initialPrompt":"do it","title":"t","agentConfig":{"modelId":"claude-opus-4-6","tools":["verify"]},"systemPrompt":"be brief",
             "automationId":"00000000-0000-0000-0000-000000000001","triggerId":"00000000-0000-0000-0000-000000000002",
             "triggerEventId":"00000000-0000-0000-0000-000000000003","triggerContext":{"issue":7},
             "sshOptions":{"publicKeys":["ssh-ed25519 AAAA"],"localPath":"/home/ann/app","gitToken":"hunter2",
@@ -322,7 +326,10 @@ fn errors() {
 #[test]
 fn tool_callbacks() {
     let args = json!({"message": "m"}).as_object().cloned().unwrap();
-    check(r#"{"tool_call_id":"t1","args":{"message":"m"}}"#, &ToolCallback { tool_call_id: s("t1"), args });
+    check(
+        r#"{"tool_call_id":"t1","args":{"message":"m"}}"#,
+        &ToolCallback { tool_call_id: s("t1"), args, version: None },
+    );
     let bare: ToolCallback = serde_json::from_str(r#"{"tool_call_id":"t1"}"#).unwrap();
     assert!(bare.args.is_empty());
     for text in ["{}", r#"{"tool_call_id":7}"#, r#"{"tool_call_id":"t","args":[]}"#] {

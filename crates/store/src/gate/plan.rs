@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ledger::{AppendError, Chain, Entry, Head};
-use proto::{ConfigurationId, OrgId, RunStatus};
+use proto::{AutomationRunId, ConfigurationId, OrgId, RunStatus};
 
-use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, Written};
+use super::completion::{OpenRun, PlannedReport, Report};
+use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, RunCompletion, Written};
 use crate::{Ended, NewArtifact, NewRun, Run, StoreError};
 
 /// The existing rows that decide about a batch of writes.
@@ -14,6 +15,7 @@ use crate::{Ended, NewArtifact, NewRun, Run, StoreError};
 pub(crate) struct ExistingRows {
     pub(crate) runs: HashMap<(OrgId, String), Run>,
     pub(crate) configurations: HashSet<(OrgId, ConfigurationId)>,
+    pub(crate) automation_runs: HashMap<(OrgId, AutomationRunId), OpenRun>,
 }
 
 /// What a transaction writes, and the outcome of each write.
@@ -25,6 +27,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) takes: Vec<(OrgId, &'a str, &'a str)>,
     pub(crate) governing: Vec<&'a Change>,
     pub(crate) effects: Vec<&'a Effect>,
+    /// Reports that end runs of automations.
+    pub(crate) completions: Vec<PlannedReport<'a>>,
     pub(crate) artifacts: Vec<&'a NewArtifact>,
     pub(crate) events: Vec<PlannedEvent<'a>>,
 }
@@ -57,8 +61,20 @@ pub(crate) fn run_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, &str)> {
 
 /// The configurations that a plan must know.
 pub(crate) fn configuration_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, ConfigurationId)> {
-    let mut keys: Vec<_> =
-        writes.iter().filter_map(|prepared| prepared.write.effect.as_ref()).map(Effect::key).collect();
+    let mut keys: Vec<_> = writes
+        .iter()
+        .filter_map(|prepared| prepared.write.effect.as_ref())
+        .filter_map(Effect::configuration)
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The runs of automations that a plan must know.
+pub(crate) fn automation_run_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, AutomationRunId)> {
+    let effects = writes.iter().filter_map(|prepared| prepared.write.effect.as_ref());
+    let mut keys: Vec<_> = effects.filter_map(Effect::report).map(RunCompletion::key).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
@@ -79,9 +95,11 @@ pub(crate) fn plan<'a>(writes: &'a [Arc<PreparedWrite>], existing: &ExistingRows
                 let unattached = index >= REFERENCED_EVENTS || !write.change.references(new);
                 plan.events.push(PlannedEvent { new, unattached, chain, record });
             }
-            if let Some(effect) = &write.effect {
-                // The last of several changes to one row counts.
-                plan.effects.retain(|earlier| earlier.key() != effect.key());
+            if let Some(planned) = write.effect.as_ref().and_then(|effect| ending(effect, existing)) {
+                plan.completions.push(planned);
+            }
+            if let Some(effect) = write.effect.as_ref().filter(|effect| effect.configuration().is_some()) {
+                plan.effects.retain(|earlier| !earlier.is_replaced_by(effect));
                 plan.effects.push(effect);
             }
         }
@@ -112,7 +130,7 @@ fn decide<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, existing: &ExistingRows
             if acts && !run.parent_run_id.as_ref().is_none_or(active) {
                 return Written::ParentInactive;
             }
-            if write.effect.as_ref().is_some_and(|effect| !existing.configurations.contains(&effect.key())) {
+            if write.effect.as_ref().is_some_and(|effect| !is_possible(effect, existing, plan)) {
                 return Written::Gone;
             }
             plan.begins.push((run, position));
@@ -138,6 +156,29 @@ fn decide<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, existing: &ExistingRows
         Change::Nothing => {}
     }
     Written::Done
+}
+
+/// Whether the row that the effect changes exists in a state that allows it.
+fn is_possible(effect: &Effect, existing: &ExistingRows, plan: &Plan<'_>) -> bool {
+    if let Some(key) = effect.configuration() {
+        return existing.configurations.contains(&key);
+    }
+    // Another report of the same run in this transaction comes first; this one is told that the run has ended.
+    effect.report().is_some_and(|report| {
+        report.against(existing.automation_runs.get(&report.key())) != Report::Refused
+            && plan.completions.iter().all(|(earlier, ..)| earlier.key() != report.key())
+    })
+}
+
+/// The run that an effect ends: the report, the state of the run before, and the position in its log. `None` for a
+/// report that was made before.
+fn ending<'a>(effect: &'a Effect, existing: &ExistingRows) -> Option<PlannedReport<'a>> {
+    let report = effect.report()?;
+    let run = existing.automation_runs.get(&report.key())?;
+    match report.against(Some(run)) {
+        Report::Ends(position) => Some((report, run.status, position)),
+        Report::Repeated | Report::Refused => None,
+    }
 }
 
 /// The chains of these events.

@@ -11,8 +11,9 @@ use ledger::{Entry, Head, Text};
 use proto::{OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
+use super::completion::completion_rows;
 use super::plan::{Plan, PlannedEnd, PlannedEvent};
-use super::{Change, Effect, event_time};
+use super::{Change, ConfigurationEffect, Effect, event_time};
 use crate::row::JsonText;
 use crate::{NewArtifact, NewRun, StoreError};
 
@@ -139,7 +140,9 @@ macro_rules! row {
 
 /// All rows of a plan except the ledger's, in the order in which they must be written.
 pub(crate) fn plan_rows<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
-    let mut all = vec![begins(&plan.begins), ends(plan), takes(plan), effects(&plan.effects)];
+    let mut all = vec![begins(&plan.begins), ends(plan), takes(plan)];
+    all.extend(effects(&plan.effects));
+    all.extend(completion_rows(&plan.completions));
     all.extend(governing(&plan.governing));
     all.extend(artifacts(&plan.artifacts));
     all.retain(|rows| !rows.values.is_empty());
@@ -235,22 +238,28 @@ fn takes<'a>(plan: &Plan<'a>) -> Rows<'a> {
     }
 }
 
-fn effects<'a>(effects: &[&'a Effect]) -> Rows<'a> {
-    let row = |effect: &&'a Effect| {
-        let Effect::SaveServiceCommands { org, configuration, commands, by, at } = effect;
-        row![org.uuid(), configuration.uuid(), commands, by, *at]
-    };
-    let set = &[
+/// The changes of tools to configurations: one statement for each column.
+fn effects<'a>(effects: &[&'a Effect]) -> [Rows<'a>; 2] {
+    const COMMANDS: &[(&str, usize)] = &[
         ("service_commands", 3),
         ("service_commands_updated_by", 4),
         ("service_commands_updated_at", 5),
         ("updated_at", 5),
     ];
-    let key = &[("org_id", 1), ("id", 2)];
-    Rows {
-        statement: Statement::Update { table: "configurations", set, key },
-        values: effects.iter().map(row).collect(),
+    const FILES: &[(&str, usize)] =
+        &[("env_files", 3), ("env_files_updated_by", 4), ("env_files_updated_at", 5), ("updated_at", 5)];
+    let (mut commands, mut files) = (Vec::new(), Vec::new());
+    for effect in effects {
+        let (rows, ConfigurationEffect { org, configuration, value, by, at }) = match effect {
+            Effect::SaveServiceCommands(change) => (&mut commands, change),
+            Effect::SaveEnvFiles(change) => (&mut files, change),
+            Effect::CompleteRun(_) => continue,
+        };
+        rows.push(row![org.uuid(), configuration.uuid(), value, by, *at]);
     }
+    let key = &[("org_id", 1), ("id", 2)];
+    let update = |set| Statement::Update { table: "configurations", set, key };
+    [Rows { statement: update(COMMANDS), values: commands }, Rows { statement: update(FILES), values: files }]
 }
 
 /// Changes of operators, which are rare.

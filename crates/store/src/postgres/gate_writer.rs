@@ -11,8 +11,10 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::Postgres;
+use crate::gate::completion::{OPEN_RUN_LOCKED, OpenRun};
 use crate::gate::plan::{
-    ExistingRows, LedgerTail, PlannedEvent, chain_names, configuration_keys, link, plan, run_keys,
+    ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys, link, plan,
+    run_keys,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -132,6 +134,12 @@ async fn read_existing(
             sqlx::query_as(CONFIGURATIONS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
         let key = |(org, id)| (OrgId::from(org), ConfigurationId::from(id));
         existing.configurations.extend(rows.into_iter().map(key));
+    }
+    // Few runs end in one transaction, so each is read by itself.
+    for (org, id) in automation_run_keys(writes) {
+        let found =
+            sqlx::query_as(OPEN_RUN_LOCKED).bind(org.uuid()).bind(id.uuid()).fetch_optional(&mut *tx).await?;
+        existing.automation_runs.extend(found.map(|run: OpenRun| ((org, id), run)));
     }
     Ok(existing)
 }

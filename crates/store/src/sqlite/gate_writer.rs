@@ -14,8 +14,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
 use super::inline_reader::{FromInlineRow, InlineRow, find, time_text};
 use super::wal_sync::{CommittedBatch, SyncFailure, WalSync};
 use super::writer::WriteLock;
+use crate::gate::completion::{OPEN_RUN, OpenRun};
 use crate::gate::plan::{
-    ExistingRows, LedgerTail, PlannedEvent, chain_names, configuration_keys, link, plan, run_keys,
+    ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys, link, plan,
+    run_keys,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -167,6 +169,11 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
     for (org, id) in configuration_keys(writes) {
         if find::<Number>(tx, CONFIGURATION, &[&org.uuid(), &id.uuid()])?.is_some() {
             existing.configurations.insert((org, id));
+        }
+    }
+    for (org, id) in automation_run_keys(writes) {
+        if let Some(run) = find::<OpenRun>(tx, OPEN_RUN, &[&org.uuid(), &id.uuid()])? {
+            existing.automation_runs.insert((org, id), run);
         }
     }
     Ok(existing)

@@ -2,18 +2,19 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::{
-    AutomationId, AutomationRunId, AutomationRunStatus, CompletionOutcome, OrgId, Resolution, Role,
+    AutomationId, AutomationRunId, AutomationRunStatus, CompletionOutcome, OrgId, Outcome, Resolution, Role,
     RunEventKind, SessionId, TriggerEventStatus, TriggerKind, WebhookScheme,
 };
 use store::{
-    Advanced, AutomationRunFilter, AutomationSettings, CronFiring, CronTrigger, Fired, MAX_OPEN_RUNS,
-    NewAutomation, NewTriggerEvent, OutboxStep, RunAdvance, RunStep, Store, StoreError, WebhookTrigger,
-    next_status,
+    Advanced, AutomationRunFilter, AutomationSettings, CronFiring, CronTrigger, Effect, Fired, GateWrite,
+    JsonText, MAX_OPEN_RUNS, NewAutomation, NewOrg, NewTriggerEvent, OutboxStep, RunAdvance, RunCompletion,
+    RunStep, Store, StoreError, WebhookTrigger, Written, next_status,
 };
 use uuid::Uuid;
 
 use crate::backend::{Backend, on_both};
-use crate::world::{at, hash, id, member, org, session};
+use crate::gate;
+use crate::world::{at, ending, hash, id, member, org, own, session};
 
 on_both! {
     settings_are_replaced_unless_somebody_else_changed_them
@@ -23,6 +24,7 @@ on_both! {
     a_disabled_or_full_automation_starts_nothing
     the_database_takes_exactly_the_steps_of_the_machine
     concurrent_steps_end_a_run_once
+    a_report_settles_everything_at_once_and_only_once
     the_deadline_stands_still_while_a_run_waits
     runs_whose_session_is_gone_are_found
     an_automation_is_deleted_only_without_open_runs
@@ -330,6 +332,70 @@ async fn concurrent_steps_end_a_run_once(b: &Backend) {
     let count = taken.iter().filter(|taken| matches!(taken, Ok(Advanced::To(_)))).count();
     assert_eq!(count, 1, "{taken:?}");
     assert_eq!(b.store.automation_run_events(one, id(91)).await.unwrap().len(), 2);
+}
+
+async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
+    let one = gate::org();
+    b.store.create_org(NewOrg { id: one, name: "org".to_owned(), at: at(0) }).await.unwrap();
+    let triage = automation(&b.store, one, 80, settings()).await;
+    b.store.fire(event(one, triage, 90)).await.unwrap();
+    let session: SessionId = session(&b.store, one, 40).await;
+    let report = |call: &str, completion_id: &str, session: SessionId| {
+        let mut claim = gate::run(call);
+        claim.end = Some(*gate::ended("done"));
+        let completion = RunCompletion {
+            org: one,
+            run: id(91),
+            trigger_event: id(90),
+            session,
+            outcome: CompletionOutcome::NeedsHuman,
+            completion_id: completion_id.to_owned(),
+            completion: JsonText::of(&serde_json::json!({"outcome": "needs_human"})),
+            summary: Some("# Help".to_owned()),
+            at: at(300),
+        };
+        let effect = Some(Effect::CompleteRun(Box::new(completion)));
+        let events = vec![gate::event(&format!("said-of-{call}"), call)];
+        GateWrite { effect, ..gate::begin(claim, events) }
+    };
+    let write = async |write| b.store.gate_write(write).await.unwrap();
+    let early = write(report("run-0001", "c1", session)).await;
+    assert!(matches!(early, Written::Gone), "the run has no session yet: {early:?}");
+    for next in [RunStep::SessionCreated, RunStep::PromptSent] {
+        b.store.advance_run(step(one, id(91), next, at(100))).await.unwrap();
+    }
+    let foreign = write(report("run-0002", "c1", id(41))).await;
+    assert!(matches!(foreign, Written::Gone), "of another session: {foreign:?}");
+    assert!(matches!(write(report("run-0003", "c1", session)).await, Written::Done));
+
+    let run = b.store.automation_run(one, id(91)).await.unwrap().unwrap();
+    assert_eq!((run.status, run.completion_id.as_deref()), (AutomationRunStatus::NeedsHuman, Some("c1")));
+    assert_eq!(
+        (run.completed_at, run.completion),
+        (Some(at(300)), Some(serde_json::json!({"outcome": "needs_human"})))
+    );
+    let started = b.store.trigger_event(one, id(90)).await.unwrap().unwrap();
+    assert_eq!(started.status, TriggerEventStatus::Failed);
+    let record = b.store.session(one, session).await.unwrap().unwrap();
+    assert_eq!((record.outcome, record.summary.as_deref()), (Some(Outcome::NeedsHuman), Some("# Help")));
+    let log = b.store.automation_run_events(one, id(91)).await.unwrap();
+    assert_eq!(
+        (log.len(), log[3].kind, log[3].to),
+        (4, RunEventKind::Completion, Some(AutomationRunStatus::NeedsHuman))
+    );
+    let work = b.store.due_outbox(at(300), 9).await.unwrap();
+    assert!(work.iter().any(|entry| entry.step == OutboxStep::EndSession), "{work:?}");
+
+    // The same report in another call changes nothing and succeeds; another report is refused.
+    assert!(matches!(write(report("run-0004", "c1", session)).await, Written::Done));
+    assert_eq!(b.store.automation_run_events(one, id(91)).await.unwrap().len(), 4);
+    let other = write(report("run-0005", "c2", session)).await;
+    assert!(matches!(other, Written::Gone), "{other:?}");
+    // The outcome stays when the session ends.
+    let owner = own(&b.store, session).await;
+    b.store.end_session(&owner, ending(at(400))).await.unwrap();
+    let record = b.store.session(one, session).await.unwrap().unwrap();
+    assert_eq!(record.outcome, Some(Outcome::NeedsHuman));
 }
 
 async fn the_deadline_stands_still_while_a_run_waits(b: &Backend) {

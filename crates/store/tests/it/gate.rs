@@ -6,8 +6,8 @@ use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text,
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
 use store::{
-    Called, Change, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact, NewConfiguration, NewEvent,
-    NewOrg, NewRun, Store, Written,
+    Called, Change, ConfigurationEffect, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact,
+    NewConfiguration, NewEvent, NewOrg, NewRun, Store, Written,
 };
 
 use crate::backend::{Backend, on_both};
@@ -85,7 +85,7 @@ pub(crate) fn begin(run: NewRun, events: Vec<NewEvent>) -> GateWrite {
     GateWrite::new(Change::Begin(Box::new(run)), events)
 }
 
-fn ended(outcome: &str) -> Box<Ended> {
+pub(crate) fn ended(outcome: &str) -> Box<Ended> {
     Box::new(Ended {
         status: RunStatus::Completed,
         outcome: outcome.to_owned(),
@@ -225,13 +225,13 @@ async fn an_effect_and_its_claim_are_committed_together(backend: &Backend) {
     let write = |id: &str, command: &str, configuration| {
         let mut whole = run(id);
         whole.end = Some(*ended("done"));
-        let effect = Effect::SaveServiceCommands {
+        let effect = Effect::SaveServiceCommands(ConfigurationEffect {
             org: org(),
             configuration,
-            commands: JsonText::of(&json!([{"name": "web", "command": command}])),
+            value: JsonText::of(&json!([{"name": "web", "command": command}])),
             by: "ada".to_owned(),
             at: now(),
-        };
+        });
         let events = vec![event(&format!("said-of-{id}"), id)];
         GateWrite { effect: Some(effect), ..begin(whole, events) }
     };

@@ -83,10 +83,11 @@ const CLOSED: [&str; 11] =
     ["kind", "mode", "origin", "outcome", "provider", "role", "scope", "source", "state", "status", "type"];
 
 /// Columns with such a name that are not a closed set, and why.
-const OPEN: [(&str, &str); 6] = [
+const OPEN: [(&str, &str); 7] = [
     ("artifacts.artifact_kind", "named by whoever made the artifact"),
     ("artifacts.content_type", "a media type"),
     ("configurations.sandbox_provider", "providers come and go without a migration"),
+    ("evidence_files.content_type", "a media type"),
     ("runs.outcome", "free text of the contract"),
     ("sessions.sandbox_provider", "providers come and go without a migration"),
     ("snapshots.sandbox_provider", "providers come and go without a migration"),

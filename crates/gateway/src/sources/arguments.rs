@@ -1,0 +1,217 @@
+//! Checks the arguments of platform tools against the JSON Schemas of the table, and names every violation with its
+//! field and limit. The messages reach the agent and the ledger, so they never repeat a value.
+
+use std::fmt::Write as _;
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{JsonType, ValidationError, Validator};
+use serde_json::Value;
+
+use super::problems::{first, place};
+
+/// The maximum number of violations listed: more than a well-meant call can have.
+const LISTED: usize = 40;
+
+/// A format that our schemas use beyond those of JSON Schema.
+struct Format {
+    name: &'static str,
+    /// Completes "… must be".
+    meaning: &'static str,
+    fits: fn(&str) -> bool,
+}
+
+/// PostgreSQL cannot store NUL, and names are shown in terminals, so control characters are refused.
+const FORMATS: [Format; 4] = [
+    Format {
+        name: "line",
+        meaning: "one line without control characters",
+        fits: |text| !text.contains(char::is_control),
+    },
+    Format {
+        name: "lines",
+        meaning: "a text without control characters other than tabs and line breaks",
+        fits: |text| !text.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t')),
+    },
+    Format {
+        name: "workspace-path",
+        meaning: "a path inside the workspace, relative and without `..`",
+        fits: is_inside,
+    },
+    Format {
+        name: "variable",
+        meaning: "the name of an environment variable: letters, digits and _",
+        fits: |text| {
+            !text.starts_with(|c: char| c.is_ascii_digit())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        },
+    },
+];
+
+fn is_inside(path: &str) -> bool {
+    !path.starts_with('/')
+        && !path.contains(|c: char| c.is_control() || c == '\\')
+        && path.split('/').all(|part| part != "..")
+}
+
+/// Compiles a schema of the table.
+pub(super) fn validator(schema: &Value) -> Result<Validator, String> {
+    let options = jsonschema::options().should_validate_formats(true);
+    let options =
+        FORMATS.iter().fold(options, |options, format| options.with_format(format.name, format.fits));
+    options.build(schema).map_err(|error| error.to_string())
+}
+
+/// The schema for models. Our own formats are left out: not every provider accepts unknown ones.
+pub(super) fn for_models(schema: &Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let ours = |value: &Value| FORMATS.iter().any(|format| value == format.name);
+            let kept = fields.iter().filter(|(name, value)| *name != "format" || !ours(value));
+            Value::Object(kept.map(|(name, value)| (name.clone(), for_models(value))).collect())
+        }
+        Value::Array(items) => items.iter().map(for_models).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Checks the arguments of a call.
+pub(super) fn check(validator: &Validator, arguments: &Value) -> Result<(), String> {
+    match first(LISTED, validator.iter_errors(arguments), |error| describe(&error)) {
+        None => Ok(()),
+        Some(problems) => Err(format!("Invalid arguments: {problems}")),
+    }
+}
+
+fn describe(error: &ValidationError<'_>) -> String {
+    let field = field(&error.instance_path().to_string());
+    match error.kind() {
+        ValidationErrorKind::Required { property } => {
+            let property = property.as_str().unwrap_or_default();
+            if field == ROOT {
+                format!("{property} is required")
+            } else {
+                format!("{field}.{property} is required")
+            }
+        }
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            let names = first(LISTED, unexpected, |name| place(name).to_owned()).unwrap_or_default();
+            format!("{field} has unknown fields: {names}")
+        }
+        ValidationErrorKind::Type { kind: TypeKind::Single(kind) } => {
+            format!("{field} must be {}", name(*kind))
+        }
+        ValidationErrorKind::MinLength { limit } => format!("{field} must have at least {limit} characters"),
+        ValidationErrorKind::MaxLength { limit } => format!("{field} must have at most {limit} characters"),
+        ValidationErrorKind::MinItems { limit } => format!("{field} must have at least {limit} entries"),
+        ValidationErrorKind::MaxItems { limit } => format!("{field} must have at most {limit} entries"),
+        ValidationErrorKind::Enum { options } => format!("{field} must be one of {options}"),
+        ValidationErrorKind::Format { format } => {
+            let known = FORMATS.iter().find(|known| known.name == format);
+            format!("{field} must be {}", known.map_or(format.as_str(), |known| known.meaning))
+        }
+        _ => format!("{field} does not fit the schema"),
+    }
+}
+
+const ROOT: &str = "the arguments";
+
+/// The field at a JSON pointer: `/commands/0/name` is `commands[0].name`.
+fn field(pointer: &str) -> String {
+    if pointer.is_empty() {
+        return ROOT.to_owned();
+    }
+    let mut field = String::new();
+    for part in place(pointer).trim_start_matches('/').split('/') {
+        if part.parse::<usize>().is_ok() {
+            let _ = write!(field, "[{part}]");
+        } else {
+            let dot = if field.is_empty() { "" } else { "." };
+            let _ = write!(field, "{dot}{part}");
+        }
+    }
+    field
+}
+
+const fn name(kind: JsonType) -> &'static str {
+    match kind {
+        JsonType::String => "a text",
+        JsonType::Array => "a list",
+        JsonType::Object => "an object",
+        JsonType::Boolean => "true or false",
+        JsonType::Integer => "a whole number",
+        JsonType::Number => "a number",
+        JsonType::Null => "null",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn problems(arguments: &Value) -> String {
+        let text = json!({"type": "string", "minLength": 2, "maxLength": 4, "format": "line"});
+        let schema = json!({
+            "type": "object", "additionalProperties": false, "required": ["list", "also"],
+            "properties": {
+                "list": {"type": "array", "maxItems": 3, "items": text},
+                "also": {"type": "boolean"},
+                "kind": {"enum": ["a", "b"]},
+                "path": {"type": "string", "format": "workspace-path"},
+                "key": {"type": "string", "format": "variable"},
+            },
+        });
+        let validator = validator(&schema).unwrap();
+        check(&validator, arguments).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn every_violation_is_named_with_its_field_and_limit_and_without_its_value() {
+        assert_eq!(problems(&json!({"list": [], "also": true, "path": "a/.b", "key": "A_1"})), "");
+        let said = problems(&json!({
+            "list": ["x", "secret", 7, "a\u{1b}b", "ok"], "kind": "secret", "path": "../secret", "key": "1secret",
+            "more": 1, "sec ret": 2,
+        }));
+        for part in [
+            "list must have at most 3 entries",
+            "list[0] must have at least 2 characters",
+            "list[1] must have at most 4 characters",
+            "list[2] must be a text",
+            "list[3] must be one line without control characters",
+            "also is required",
+            r#"kind must be one of ["a","b"]"#,
+            "path must be a path inside the workspace",
+            "key must be the name of an environment variable",
+            "the arguments has unknown fields: more, a parameter",
+        ] {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+        assert!(!said.contains("sec"), "{said}");
+    }
+
+    #[test]
+    fn a_long_list_of_violations_is_counted() {
+        let said = problems(&json!({"list": vec![7; 8000], "also": true}));
+        assert!(said.len() < 2000 && said.contains("at most 3 entries") && said.ends_with(" more"), "{said}");
+    }
+
+    #[test]
+    fn models_get_the_schema_without_our_formats() {
+        let schema = json!({"items": [{"format": "line"}], "format": {"type": "string", "format": "date"}});
+        assert_eq!(
+            for_models(&schema),
+            json!({"items": [{}], "format": {"type": "string", "format": "date"}})
+        );
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        for inside in ["", ".", "a", "a/b..c", ".env"] {
+            assert!(is_inside(inside), "{inside}");
+        }
+        for outside in ["/", "/etc", "..", "a/../b", "a\\b", "a\nb", "a\0"] {
+            assert!(!is_inside(outside), "{outside:?}");
+        }
+    }
+}

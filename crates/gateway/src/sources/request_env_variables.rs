@@ -1,0 +1,87 @@
+//! `request_env_variables`: the agent asks people for values of environment variables. It runs inside the sandbox and
+//! returns at once; clients see the call in the stream and show a form.
+
+use serde_json::{Value, json};
+
+use proto::AgentMode;
+
+use super::platform::{PlatformTool, ToolPlace};
+
+pub(super) static TOOL: PlatformTool = PlatformTool {
+    name: "request_env_variables",
+    aliases: &[],
+    version: 1,
+    description: "Ask the user for the values of environment variables that the project needs. The user gets a form. \
+        The values never appear in the conversation: they arrive in /tmp/.proliferate_env.json. Returns at once, before \
+        the user has answered. Never use it for keys of connected integrations.",
+    guidance: |mode| match mode {
+        AgentMode::Setup => {
+            "asks the user for the values of environment variables. Find out early what the project needs, and ask for \
+            everything at once. Say in the description what a value is for and where to get it."
+        }
+        AgentMode::Coding | AgentMode::Automation | AgentMode::Scratch => {
+            "asks the user for the values of environment variables that the work needs and that are not set yet."
+        }
+    },
+    schema,
+    place: ToolPlace::Sandbox { execute: EXECUTE },
+};
+
+/// Names are checked here as well, because no gateway does it: the call is not sent anywhere.
+const EXECUTE: &str = r#"
+  async execute(args) {
+    const keys = Array.isArray(args?.keys) ? args.keys : [];
+    const wrong = keys.filter((entry) => !/^[A-Za-z_][A-Za-z0-9_]{0,199}$/.test(entry?.key ?? "")).length;
+    if (keys.length < 1 || keys.length > 50 || wrong > 0) {
+      return "Invalid arguments: keys must have 1 to 50 entries, each with the name of an environment variable";
+    }
+    const names = (required) =>
+      keys.filter((entry) => (entry.required !== false) === required).map((entry) => entry.key).join(", ");
+    return [
+      "The user was asked for: " + keys.map((entry) => entry.key).join(", ") + ".",
+      "Required: " + (names(true) || "none") + ". Optional: " + (names(false) || "none") + ".",
+      "The values arrive in /tmp/.proliferate_env.json once the user has submitted them.",
+      "Never print that file. Take one value at a time, for example with jq -r .NAME.",
+    ].join("\n");
+  }"#;
+
+fn schema() -> Value {
+    let text = |longest: u32, why: &str| json!({"type": "string", "maxLength": longest, "description": why});
+    let suggestion = json!({
+        "type": "object",
+        "properties": {
+            "label": text(200, "The name of the suggestion"),
+            "value": text(4000, "A value that the user can choose; never a secret"),
+            "instructions": text(2000, "How to get a value"),
+        },
+        "required": ["label"],
+        "additionalProperties": false,
+    });
+    let key = json!({"type": "string", "minLength": 1, "maxLength": 200, "format": "variable",
+        "description": "The name of the environment variable"});
+    json!({
+        "type": "object",
+        "properties": {
+            "keys": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 50,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "key": key,
+                        "description": text(1000, "What the value is for"),
+                        "type": {"enum": ["env", "secret"],
+                            "description": "secret: the gateway also keeps the value, encrypted"},
+                        "required": {"type": "boolean", "description": "Whether the work needs the value; true by default"},
+                        "suggestions": {"type": "array", "maxItems": 10, "items": suggestion},
+                    },
+                    "required": ["key"],
+                    "additionalProperties": false,
+                },
+            },
+        },
+        "required": ["keys"],
+        "additionalProperties": false,
+    })
+}

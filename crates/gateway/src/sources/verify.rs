@@ -1,0 +1,307 @@
+//! `verify`: the agent uploads a folder with evidence of its work, such as screenshots and test logs. People see the
+//! files in the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::Clock;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use gate::{CallRequest, Failure, Output, Outside, Permit};
+use proto::{AgentMode, JsonObject, SessionId};
+use sandboxd::protocol::{Code, Kind, Place};
+use sandboxd::{ClientError, Sandboxd};
+use serde_json::{Value, json};
+use store::{NewEvidence, NewEvidenceFile, Store};
+use tokio::sync::Semaphore;
+
+use super::live_sandboxes::LiveSandboxes;
+use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, store_failure};
+
+const FOLDER: &str = ".proliferate/.verification";
+/// What one upload may have. A sandbox is hostile: it may have endless files, folders and bytes.
+const MAX_FILES: usize = 100;
+const MAX_FOLDERS: usize = 50;
+const MAX_FILE: u64 = 10 * 1024 * 1024;
+const MAX_UPLOAD: u64 = 40 * 1024 * 1024;
+/// The bytes of evidence that a session may have in all.
+const MAX_SESSION: i64 = 200 * 1024 * 1024;
+/// The longest path of a file in the folder.
+const MAX_PATH: usize = 300;
+/// The uploads that are read at a time, because each holds its files in memory.
+pub(crate) const UPLOADS: usize = 2;
+
+pub(super) static TOOL: PlatformTool = PlatformTool {
+    name: "verify",
+    aliases: &[],
+    version: 1,
+    description: "Upload evidence that the work is right: screenshots, test logs, recordings. Put the files into a \
+        folder first, then call this with the folder. The user sees them in the session.",
+    guidance: |mode| match mode {
+        AgentMode::Setup => {
+            "uploads evidence. Collect what shows that the project runs (test logs, screenshots of its pages) in \
+            .proliferate/.verification, and upload it before you save a snapshot."
+        }
+        AgentMode::Coding | AgentMode::Automation | AgentMode::Scratch => {
+            "uploads evidence of your work from .proliferate/.verification, such as test logs and screenshots. Do it \
+            when the user can judge the result better by seeing it. Never commit that folder."
+        }
+    },
+    schema,
+    place: ToolPlace::Gateway {
+        timeout: Duration::from_secs(110),
+        implement: |platform| {
+            Implementation::Outside(Box::new(Verify {
+                store: platform.store.clone(),
+                clock: platform.clock.clone(),
+                sandboxes: platform.sandboxes.clone(),
+                slots: platform.upload_slots.clone(),
+            }))
+        },
+    },
+};
+
+fn schema() -> Value {
+    let folder = json!({"type": "string", "minLength": 1, "maxLength": 500, "format": "workspace-path",
+        "description": "The folder with the files, inside the workspace; .proliferate/.verification by default"});
+    json!({
+        "type": "object",
+        "properties": {"folder": folder},
+        "required": [],
+        "additionalProperties": false,
+    })
+}
+
+struct Verify {
+    store: Store,
+    clock: Clock,
+    sandboxes: Arc<dyn LiveSandboxes>,
+    slots: Arc<Semaphore>,
+}
+
+impl Outside for Verify {
+    /// The files of a call replace those that it uploaded before.
+    fn replay_safe(&self) -> bool {
+        true
+    }
+
+    fn execute<'a>(
+        &'a self,
+        permit: &'a Permit,
+        call: &'a CallRequest,
+    ) -> BoxFuture<'a, Result<Output, Failure>> {
+        async move {
+            let session = session_with(&self.store, call, &TOOL).await?;
+            let folder = call.target.parameters["folder"].as_str().unwrap_or(FOLDER);
+            let folder = plain(folder)
+                .ok_or_else(|| Failure::Refused("folder must be a folder inside the workspace".to_owned()))?;
+            let stopping = |_| Failure::Down("the gateway is stopping".to_owned());
+            let _slot = self.slots.acquire().await.map_err(stopping)?;
+            let inside = self.sandboxes.enter(permit, session.id).await.map_err(Failure::Refused)?;
+            let found = read_folder(&inside.supervisor, &folder).await?;
+            self.save(call, session.id, found).await
+        }
+        .boxed()
+    }
+}
+
+impl Verify {
+    async fn save(&self, call: &CallRequest, session: SessionId, found: Found) -> Result<Output, Failure> {
+        if found.files.is_empty() {
+            return Ok(Output { text: nothing(&found.skipped), data: None });
+        }
+        let size = self.store.evidence_size(session).await.map_err(|error| store_failure(&error))?;
+        let new: i64 = found.files.iter().filter_map(|(_, bytes)| i64::try_from(bytes.len()).ok()).sum();
+        if size.saturating_add(new) > MAX_SESSION {
+            let limit = MAX_SESSION / 1024 / 1024;
+            return Err(Failure::Refused(format!(
+                "The evidence of a session has at most {limit} MiB in all."
+            )));
+        }
+        let now = self.clock.now();
+        // Unique by the call, sorted by the time.
+        let upload: String = call.run.id.chars().rev().take(8).collect();
+        let prefix = format!("sessions/{session}/verification/{}-{upload}/", now.timestamp());
+        let file = |(path, bytes): (String, Vec<u8>)| NewEvidenceFile {
+            key: format!("{prefix}{path}"),
+            artifact: gate::file_artifact(call, session, content_type(&path), bytes, now),
+        };
+        let count = found.files.len();
+        let new = NewEvidence {
+            org_id: call.caller.org,
+            session_id: session,
+            run_id: call.run.id.clone(),
+            files: found.files.into_iter().map(file).collect(),
+            at: now,
+        };
+        self.store.save_evidence(new).await.map_err(|error| store_failure(&error))?;
+        Ok(uploaded(&prefix, count, &found.skipped))
+    }
+}
+
+fn uploaded(prefix: &str, count: usize, skipped: &[String]) -> Output {
+    let mut data = JsonObject::new();
+    data.insert("uploadedCount".to_owned(), json!(count));
+    data.insert("prefix".to_owned(), json!(prefix));
+    let mut text = json!({"key": prefix});
+    if !skipped.is_empty() {
+        text["skipped"] = json!(skipped);
+    }
+    Output { text: text.to_string(), data: Some(data) }
+}
+
+fn nothing(skipped: &[String]) -> String {
+    if skipped.is_empty() {
+        "There are no files in the folder, so nothing was uploaded. Put evidence there first.".to_owned()
+    } else {
+        format!("Nothing was uploaded. Skipped: {}", skipped.join(", "))
+    }
+}
+
+/// The files of a folder, by their paths in it, and what was left out and why.
+#[derive(Default)]
+struct Found {
+    files: Vec<(String, Vec<u8>)>,
+    skipped: Vec<String>,
+}
+
+impl Found {
+    fn skip(&mut self, path: &str, why: &str) {
+        if self.skipped.len() < MAX_FILES {
+            self.skipped.push(format!("{path} ({why})"));
+        }
+    }
+}
+
+/// Reads a folder of the workspace. Symbolic links are not followed: what they lead to was not put there.
+async fn read_folder(inside: &Sandboxd, folder: &str) -> Result<Found, Failure> {
+    let kind = match inside.stat(Place::workspace(folder)).await {
+        Ok(stat) => Some(stat.kind),
+        Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => return Ok(Found::default()),
+        Err(error) => return Err(unreadable(&error)),
+    };
+    if kind != Some(Kind::Directory) {
+        return Err(Failure::Refused("folder is not a folder".to_owned()));
+    }
+    let (mut found, mut left, mut visited) = (Found::default(), MAX_UPLOAD, 0);
+    let mut folders = vec![String::new()];
+    while let Some(path) = folders.pop() {
+        visited += 1;
+        let listed = inside.list(Place::workspace(join(folder, &path)), MAX_FILES * 2).await;
+        let listing = listed.map_err(|error| unreadable(&error))?;
+        if listing.truncated {
+            found.skip(&join(&path, "…"), "too many files");
+        }
+        for entry in listing.entries {
+            let path = join(&path, &entry.name);
+            match entry.stat.kind {
+                Kind::Directory if visited + folders.len() < MAX_FOLDERS => folders.push(path),
+                Kind::Directory => found.skip(&path, "too many folders"),
+                Kind::Symlink | Kind::Other => found.skip(&path, "not a regular file"),
+                Kind::File => match may_upload(&path, entry.stat.size, found.files.len(), left) {
+                    Err("empty") => {}
+                    Err(why) => found.skip(&path, why),
+                    Ok(()) => {
+                        let content = read_file(inside, &join(folder, &path), left).await?;
+                        left = left.saturating_sub(content.len() as u64);
+                        found.files.push((path, content));
+                    }
+                },
+            }
+        }
+    }
+    found.files.retain(|(_, content)| !content.is_empty());
+    Ok(found)
+}
+
+/// Whether a file is uploaded. Environment files never are, because people of the whole organization see evidence.
+fn may_upload(path: &str, size: u64, files: usize, left: u64) -> Result<(), &'static str> {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let odd =
+        path.len() > MAX_PATH || path.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
+    match () {
+        () if size == 0 => Err("empty"),
+        () if odd => Err("unusual name"),
+        () if name.starts_with(".env") => Err("an environment file"),
+        () if size > MAX_FILE => Err("larger than 10 MiB"),
+        () if size > left => Err("more than 40 MiB in all"),
+        () if files >= MAX_FILES => Err("more than 100 files"),
+        () => Ok(()),
+    }
+}
+
+/// Reads a file, which may have grown since it was listed.
+async fn read_file(inside: &Sandboxd, path: &str, left: u64) -> Result<Vec<u8>, Failure> {
+    let read = inside.read_file(Place::workspace(path), 0, MAX_FILE.min(left)).await;
+    Ok(read.map_err(|error| unreadable(&error))?.bytes)
+}
+
+fn unreadable(error: &ClientError) -> Failure {
+    tracing::info!(%error, "evidence cannot be read");
+    Failure::Refused("The folder cannot be read; nothing was uploaded.".to_owned())
+}
+
+fn join(folder: &str, name: &str) -> String {
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+}
+
+/// The names of a path. `None` for the workspace itself, which has more than evidence.
+fn plain(path: &str) -> Option<String> {
+    let names: Vec<_> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    (!names.is_empty()).then(|| names.join("/"))
+}
+
+/// The content type by the name. Types that a browser would execute are not among them.
+fn content_type(path: &str) -> &'static str {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    match extension.as_deref() {
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("gif") => "image/gif",
+        Some("webp") => "image/webp",
+        Some("mp4") => "video/mp4",
+        Some("webm") => "video/webm",
+        Some("json") => "application/json",
+        Some("txt" | "log" | "md" | "diff" | "patch" | "csv" | "xml") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_secret_or_odd_is_left_out() {
+        assert_eq!(may_upload("a/shot.png", MAX_FILE, 0, MAX_UPLOAD), Ok(()));
+        for (path, size, files, left, why) in [
+            ("a", 0, 0, MAX_UPLOAD, "empty"),
+            ("a", MAX_FILE + 1, 0, MAX_UPLOAD, "larger than 10 MiB"),
+            ("a", 2, 0, 1, "more than 40 MiB in all"),
+            ("a", 2, MAX_FILES, MAX_UPLOAD, "more than 100 files"),
+            ("a/.env.local", 2, 0, MAX_UPLOAD, "an environment file"),
+            ("a\nb", 2, 0, MAX_UPLOAD, "unusual name"),
+            ("a\u{fffd}", 2, 0, MAX_UPLOAD, "unusual name"),
+        ] {
+            assert_eq!(may_upload(path, size, files, left), Err(why), "{path:?}");
+        }
+        assert!(may_upload(&"x".repeat(MAX_PATH + 1), 1, 0, MAX_UPLOAD).is_err());
+    }
+
+    #[test]
+    fn the_workspace_itself_is_not_uploaded() {
+        assert_eq!(plain("./a//b/").as_deref(), Some("a/b"));
+        for whole in ["", ".", "./", "//"] {
+            assert_eq!(plain(whole), None, "{whole}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_a_browser_executes_has_its_type() {
+        assert_eq!(content_type("a/b.PNG"), "image/png");
+        for risky in ["a.html", "a.svg", "a.js", "a", ".html", "a.xhtml"] {
+            assert_eq!(content_type(risky), "application/octet-stream", "{risky}");
+        }
+        assert!(content_type("a.xml").starts_with("text/plain"));
+    }
+}

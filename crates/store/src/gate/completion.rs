@@ -1,0 +1,198 @@
+//! The end of an automation's run, as its agent reports it: run, trigger event, session, log and outbox change in the
+//! transaction of the gate that records the report.
+
+use chrono::{DateTime, Utc};
+use proto::{
+    AutomationRunId, AutomationRunStatus, CompletionOutcome, OrgId, RunEventKind, SessionId, TriggerEventId,
+};
+
+use uuid::Uuid;
+
+use super::rows::{Cell, Rows, Statement};
+use crate::automation_machine::{RunStep, event_status, next_status};
+use crate::row::{JsonText, from_row, word};
+
+/// What an agent reports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunCompletion {
+    pub org: OrgId,
+    pub run: AutomationRunId,
+    pub trigger_event: TriggerEventId,
+    pub session: SessionId,
+    pub outcome: CompletionOutcome,
+    /// The same id twice is one report.
+    pub completion_id: String,
+    pub completion: JsonText,
+    pub summary: Option<String>,
+    pub at: DateTime<Utc>,
+}
+
+/// The state of a run before a report.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct OpenRun {
+    pub(crate) status: AutomationRunStatus,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) completion_id: Option<String>,
+    /// The next position of its log.
+    pub(crate) position: i64,
+}
+
+from_row!(inline OpenRun, row => OpenRun {
+    status: word(row.try_get("status")?)?,
+    session: row.try_get::<Option<Uuid>, _>("session_id")?.map(Into::into),
+    completion_id: row.try_get("completion_id")?,
+    position: row.try_get("position")?,
+});
+
+macro_rules! open_run {
+    ($lock:literal) => {
+        concat!(
+            "SELECT r.status, r.session_id, r.completion_id, (SELECT COALESCE(max(e.position), 0) + 1
+            FROM automation_run_events e WHERE e.run_id = r.id) AS position FROM automation_runs r
+            WHERE r.org_id = $1 AND r.id = $2",
+            $lock
+        )
+    };
+}
+pub(crate) const OPEN_RUN: &str = open_run!("");
+/// For PostgreSQL: the run stays as it is until the end of the transaction.
+pub(crate) const OPEN_RUN_LOCKED: &str = open_run!(" FOR UPDATE OF r");
+
+/// What a report changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// It ends the run; the number is its position in the log.
+    Ends(i64),
+    /// The same report has ended the run before.
+    Repeated,
+    /// The run has ended otherwise, or belongs to another session.
+    Refused,
+}
+
+impl RunCompletion {
+    pub(crate) fn key(&self) -> (OrgId, AutomationRunId) {
+        (self.org, self.run)
+    }
+
+    pub(crate) fn against(&self, run: Option<&OpenRun>) -> Report {
+        let Some(run) = run.filter(|run| run.session == Some(self.session)) else { return Report::Refused };
+        if run.completion_id.as_deref() == Some(&self.completion_id) {
+            return Report::Repeated;
+        }
+        match next_status(run.status, RunStep::Completed(self.outcome)) {
+            Some(_) => Report::Ends(run.position),
+            None => Report::Refused,
+        }
+    }
+
+    /// The text of a run that did not succeed, for people.
+    fn error(&self) -> Option<&'static str> {
+        (self.outcome == CompletionOutcome::Failed).then_some("Run failed")
+    }
+}
+
+/// A report with the state of its run before, and its position in the log of the run.
+pub(crate) type PlannedReport<'a> = (&'a RunCompletion, AutomationRunStatus, i64);
+
+/// The rows of all reports.
+pub(crate) fn completion_rows<'a>(reports: &[PlannedReport<'a>]) -> [Rows<'a>; 5] {
+    [runs(reports), trigger_events(reports), sessions(reports), run_events(reports), outbox(reports)]
+}
+
+/// The key of a row: its first two values.
+const KEY: &[(&str, usize)] = &[("org_id", 1), ("id", 2)];
+
+fn runs<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
+    const SET: &[(&str, usize)] = &[
+        ("status", 3),
+        ("status_reason", 4),
+        ("completion_id", 5),
+        ("completion", 6),
+        ("completed_at", 7),
+        ("waiting_since", 8),
+    ];
+    let row = |(report, ..): &PlannedReport<'a>| {
+        let report: &'a RunCompletion = report;
+        vec![
+            Cell::from(report.org.uuid()),
+            Cell::from(report.run.uuid()),
+            Cell::from(report.outcome.status().as_str()),
+            Cell::from(report.outcome.as_str()),
+            Cell::from(&report.completion_id),
+            Cell::from(&report.completion),
+            Cell::from(report.at),
+            Cell::Time(None),
+        ]
+    };
+    let statement = Statement::Update { table: "automation_runs", set: SET, key: KEY };
+    Rows { statement, values: reports.iter().map(row).collect() }
+}
+
+fn trigger_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
+    const SET: &[(&str, usize)] = &[("status", 3), ("error", 4), ("processed_at", 5)];
+    let row = |(report, ..): &PlannedReport<'a>| {
+        vec![
+            Cell::from(report.org.uuid()),
+            Cell::from(report.trigger_event.uuid()),
+            Cell::from(event_status(report.outcome.status()).as_str()),
+            Cell::from(report.error()),
+            Cell::from(report.at),
+        ]
+    };
+    let statement = Statement::Update { table: "trigger_events", set: SET, key: KEY };
+    Rows { statement, values: reports.iter().map(row).collect() }
+}
+
+fn sessions<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
+    const SET: &[(&str, usize)] = &[("outcome", 3), ("summary", 4)];
+    let row = |(report, ..): &PlannedReport<'a>| {
+        let report: &'a RunCompletion = report;
+        vec![
+            Cell::from(report.org.uuid()),
+            Cell::from(report.session.uuid()),
+            Cell::from(report.outcome.as_str()),
+            Cell::from(report.summary.as_deref()),
+        ]
+    };
+    let statement = Statement::Update { table: "sessions", set: SET, key: KEY };
+    Rows { statement, values: reports.iter().map(row).collect() }
+}
+
+fn run_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
+    let into =
+        "INSERT INTO automation_run_events (run_id, position, org_id, kind, from_status, to_status, actor,
+            detail, created_at) ";
+    let row = |(report, from, position): &PlannedReport<'a>| {
+        vec![
+            Cell::from(report.run.uuid()),
+            Cell::from(*position),
+            Cell::from(report.org.uuid()),
+            Cell::from(RunEventKind::Completion.as_str()),
+            Cell::from(from.as_str()),
+            Cell::from(report.outcome.status().as_str()),
+            Cell::from(format!("session {}", report.session)),
+            Cell::from(report.outcome.as_str()),
+            Cell::from(report.at),
+        ]
+    };
+    Rows { statement: Statement::Insert { into, conflict: "" }, values: reports.iter().map(row).collect() }
+}
+
+/// The id of the run serves as the id of the row: a run ends its session once.
+fn outbox<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
+    let into =
+        "INSERT INTO automation_outbox (id, org_id, run_id, step, attempts, available_at, created_at) ";
+    let conflict = " ON CONFLICT (run_id, step) DO NOTHING";
+    let row = |(report, ..): &PlannedReport<'a>| {
+        vec![
+            Cell::from(report.run.uuid()),
+            Cell::from(report.org.uuid()),
+            Cell::from(report.run.uuid()),
+            Cell::from("end_session"),
+            Cell::from(0_i64),
+            Cell::from(report.at),
+            Cell::from(report.at),
+        ]
+    };
+    Rows { statement: Statement::Insert { into, conflict }, values: reports.iter().map(row).collect() }
+}
