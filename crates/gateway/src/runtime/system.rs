@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{CallRequest, Failure, Output, Outside, Permit, RunRequest, system_caller};
+use gate::{CallOutcome, CallRequest, Failure, Output, Outside, Permit, RunRequest, system_caller};
 use parking_lot::Mutex;
 use proto::socket::SnapshotTarget;
 use sandbox::{SandboxId, SnapshotId};
@@ -20,6 +20,9 @@ const LANE: &str = "platform.system";
 /// How long a copy may take. An agent waits for its own snapshot, but nobody waits for this one, and a large workspace
 /// on a slow disk must not be lost.
 const SAVING: Duration = Duration::from_hours(1);
+/// How often a save is tried while the gate is not available, and the pause in between.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Saves the files of a session before its sandbox ends.
 pub(super) async fn save_files(
@@ -28,6 +31,23 @@ pub(super) async fn save_files(
     session: SessionRecord,
     sandbox: SandboxId,
 ) -> Result<SnapshotId, SnapshotError> {
+    for _ in 1..ATTEMPTS {
+        match try_save(runtime, owner, session.clone(), sandbox.clone()).await {
+            Some(saved) => return saved,
+            None => tokio::time::sleep(PAUSE).await,
+        }
+    }
+    let unavailable = || Err(SnapshotError::Refused("the gate is not available".to_owned()));
+    try_save(runtime, owner, session, sandbox).await.unwrap_or_else(unavailable)
+}
+
+/// `None` if the gate cannot decide now, for example because the safety lock has not been read in time.
+async fn try_save(
+    runtime: &Arc<Runtime>,
+    owner: Owner,
+    session: SessionRecord,
+    sandbox: SandboxId,
+) -> Option<Result<SnapshotId, SnapshotError>> {
     let run = RunRequest::new_call(runtime.rng.uuid(runtime.clock.now()), Some(sandbox.to_string()));
     let caller = system_caller(session.org_id, session.id);
     let call = CallRequest::of_session(caller, session.id, (LANE, "save_snapshot"), json!({}), run);
@@ -35,7 +55,8 @@ pub(super) async fn save_files(
     let effect = SaveFiles { runtime: runtime.clone(), owner, session, sandbox, outcome: outcome.clone() };
     let result = runtime.gate.call_with(call, Box::new(effect)).await;
     let saved = outcome.lock().take();
-    saved.unwrap_or_else(|| Err(SnapshotError::Refused(result.text().to_owned())))
+    let refused = || Err(SnapshotError::Refused(result.text().to_owned()));
+    saved.or_else(|| (result.outcome != CallOutcome::Unavailable).then(refused))
 }
 
 struct SaveFiles {
