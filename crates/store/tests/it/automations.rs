@@ -64,7 +64,7 @@ fn event(org: OrgId, automation: AutomationId, number: u8) -> NewTriggerEvent {
         deliveries: Vec::new(),
         rerun_of: None,
         run_id: id(number + 1),
-        outbox_id: id(number + 1),
+        outbox_id: Uuid::from_u128(10_000 + u128::from(number)),
         actor: "tester".to_owned(),
         at: at(number.into()),
         deadline_at: at(7200),
