@@ -71,11 +71,11 @@ impl Finding {
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
-    let (sandboxes, opencode, database, model, secrets, port, policy, script) = tokio::join!(
+    let (sandboxes, opencode, database, models, secrets, port, policy, script) = tokio::join!(
         isolation::check(context),
         machine::opencode(config),
         services::database(config),
-        services::model(config),
+        services::models(config),
         settings::secrets(config),
         services::port(config),
         settings::policy(config),
@@ -83,7 +83,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     );
     let mut findings = vec![machine::data_dir(config), machine::disk(config), database, secrets];
     findings.extend([policy, settings::checkpoints(config), script]);
-    findings.extend([model, services::prices(config), services::shares(config), port]);
+    findings.extend(models);
+    findings.extend([services::prices(config), services::shares(config), port]);
     findings.extend(sandboxes);
     findings.extend([machine::btrfs(config), opencode]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));

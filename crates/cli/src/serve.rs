@@ -6,7 +6,6 @@ use std::time::Duration;
 use gateway::config::Database;
 use gateway::identity::login_link;
 use gateway::lifecycle::Lifecycle;
-use gateway::llm::Llm;
 use gateway::runtime::Sandboxes;
 use gateway::{Gateway, telemetry};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -183,11 +182,10 @@ fn exposed(gateway: &Gateway) -> Option<String> {
 
 fn greet(context: &Context, gateway: &Gateway, link: Option<&SecretString>) {
     let app = &gateway.app;
-    let model = match app.llm.as_ref() {
-        Llm::Scripted(_) => {
-            "built-in script, no account needed (set ANTHROPIC_API_KEY for a real one)".to_owned()
-        }
-        Llm::Upstream { base, .. } => format!("{base}"),
+    let model = match &app.llm.providers()[..] {
+        [] => "built-in script, no account needed (set ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one)"
+            .to_owned(),
+        providers => providers.join(", "),
     };
     let data = match app.config.database {
         Database::Sqlite => format!("{} (SQLite)", app.config.data_dir.display()),

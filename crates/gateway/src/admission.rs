@@ -10,7 +10,7 @@ use proto::http::AgentConfig;
 use store::{OrgBudget, Owner, SessionRecord, Store, StoreError};
 
 use crate::config::{Config, Prices};
-use crate::llm::{Llm, NoPrice, org_budget_spent, session_budget_spent};
+use crate::llm::{Llm, ModelUnavailable, NoPrice, org_budget_spent, session_budget_spent};
 
 pub(crate) struct Admission {
     store: Store,
@@ -46,12 +46,17 @@ impl Admission {
         agent: Option<&AgentConfig>,
     ) -> Result<Result<(), Refusal>, StoreError> {
         let budget = self.store.org_budget(org).await?;
-        if let Err(refusal) = self.check_budget(&budget, agent) {
+        if let Err(refusal) = self.check_budget(&budget, agent).await {
             return Ok(Err(refusal));
         }
         let Some(limit) = budget.session_limit else { return Ok(Ok(())) };
         let live = self.store.live_sessions(org, self.clock.now()).await?;
         Ok(if live < limit { Ok(()) } else { Err(Refusal::SessionLimit { limit }) })
+    }
+
+    /// The id under which a chosen model is stored. A model that nobody serves is refused.
+    pub(crate) async fn check_model(&self, text: &str) -> Result<String, ModelUnavailable> {
+        self.llm.choose(text).await.map(|model| model.stored_id())
     }
 
     /// Starts a session that has no sandbox, within the limit of its organization.
@@ -61,7 +66,7 @@ impl Admission {
         session: &SessionRecord,
     ) -> Result<Result<(), Refusal>, StoreError> {
         let budget = self.store.org_budget(session.org_id).await?;
-        if let Err(refusal) = self.check_budget(&budget, session.agent_config.as_ref()) {
+        if let Err(refusal) = self.check_budget(&budget, session.agent_config.as_ref()).await {
             return Ok(Err(refusal));
         }
         match self.store.start_session(owner, self.clock.now()).await {
@@ -85,10 +90,10 @@ impl Admission {
     }
 
     /// Whether an organization can pay for a session. Where a budget applies, the model must have a price.
-    fn check_budget(&self, budget: &OrgBudget, agent: Option<&AgentConfig>) -> Result<(), Refusal> {
+    async fn check_budget(&self, budget: &OrgBudget, agent: Option<&AgentConfig>) -> Result<(), Refusal> {
         check_spent(budget)?;
         if budget.budget_micros.is_some() {
-            self.llm.price_of(&self.prices, agent).map_err(Refusal::NoPrice)?;
+            self.llm.price_of(&self.prices, agent).await.map_err(Refusal::NoPrice)?;
         }
         Ok(())
     }

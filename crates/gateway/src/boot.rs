@@ -101,7 +101,7 @@ impl Gateway {
         let failed = |source| StartError::Listen { address: config.listen, source };
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let llm = Arc::new(Llm::open(&config)?);
+        let llm = Arc::new(Llm::open(&config, &clock)?);
         let Storage { data_dir, keyring, store, instance_lock } =
             Storage::open(&config, &clock, &rng).await?;
         data_dir.announce(&url_of(address));
@@ -133,7 +133,7 @@ impl Gateway {
         };
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let git = connect(app, gate, &config, &parts);
-            let runtime = Arc::new(runtime(app, (&config, &parts), &git.gate, sandboxes, pool));
+            let runtime = Arc::new(runtime(app, (&config, &parts), (&git.gate, &llm), sandboxes, pool));
             let admission = Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), &config);
             let admission = Arc::new(admission);
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
@@ -292,7 +292,7 @@ fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> A
 fn runtime(
     app: &Weak<App>,
     (config, parts): (&Config, &Parts),
-    gate: &Arc<Gate>,
+    (gate, llm): (&Arc<Gate>, &Arc<Llm>),
     sandboxes: Sandboxes,
     pool: Pool,
 ) -> Runtime {
@@ -310,6 +310,7 @@ fn runtime(
         sandboxes,
         networks: parts.networks.clone(),
         pool,
+        llm: llm.clone(),
         closing: parts.closing.clone(),
         inward: Inward { router: Box::new(router), agent_files },
     }

@@ -56,6 +56,11 @@ pub struct Config {
     pub sandbox_token_compat: bool,
     pub anthropic_api_key: Option<SecretString>,
     pub anthropic_base_url: Url,
+    /// Any endpoint with the Chat Completions API.
+    pub openai_base_url: Option<Url>,
+    pub openai_api_key: Option<SecretString>,
+    /// The model of sessions that name none.
+    pub default_model: Option<String>,
     pub model_script: Option<PathBuf>,
     pub model_prices: Prices,
     /// The budget of a session that has none of its own.
@@ -146,6 +151,9 @@ impl Config {
             sandbox_token_compat: r.required("SANDBOX_TOKEN_COMPAT", values::switch)?,
             anthropic_api_key: r.secret("ANTHROPIC_API_KEY", values::header_value),
             anthropic_base_url: r.required("ANTHROPIC_BASE_URL", values::web_url)?,
+            openai_base_url: r.optional("OPENAI_BASE_URL", values::web_url),
+            openai_api_key: r.secret("OPENAI_API_KEY", values::header_value),
+            default_model: r.optional("DEFAULT_MODEL", values::model_name),
             model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
             model_prices,
             session_budget_micros,
@@ -169,6 +177,17 @@ impl Config {
                 .map(|path| std::env::split_paths(path).collect())
                 .unwrap_or_default(),
         })
+    }
+
+    /// The base URL of the Chat Completions API, if a provider with it is configured. A key alone means OpenAI's own.
+    pub fn chat_url(&self) -> Option<Url> {
+        let own = || Url::parse("https://api.openai.com/v1").ok();
+        self.openai_base_url.clone().or_else(|| self.openai_api_key.as_ref().and_then(|_| own()))
+    }
+
+    /// Whether a model provider is configured. Otherwise the scripted model answers.
+    pub fn has_provider(&self) -> bool {
+        self.anthropic_api_key.is_some() || self.chat_url().is_some()
     }
 
     /// The path of a program on the search path.

@@ -21,6 +21,9 @@ const PLUGIN: &str = include_str!("files/plugin.mjs");
 /// Typical limits of current models; the agent uses them to decide when to compact a conversation.
 const CONTEXT: u32 = 200_000;
 const OUTPUT: u32 = 32_000;
+/// Limits of a model of the Chat Completions API whose own are unknown. More output than a model supports is an error.
+const CHAT_CONTEXT: u64 = 128_000;
+const CHAT_OUTPUT: u64 = 16_000;
 
 /// Everything that an agent's files and launch command depend on.
 #[derive(Clone, Copy)]
@@ -39,10 +42,20 @@ pub struct Setup<'a> {
     pub session: Option<&'a str>,
     /// The default model, with its provider.
     pub model: &'a str,
+    /// The models that are used with the Chat Completions API, besides those of the table.
+    pub chat_models: &'a [ChatModel],
     /// See [`prompt::Prompt`].
     pub instructions: &'a str,
     pub tools: &'a [Tool],
     pub port: u16,
+}
+
+/// A model of the Chat Completions API, with its limits in tokens where they are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatModel {
+    pub name: String,
+    pub context: Option<u64>,
+    pub output: Option<u64>,
 }
 
 /// A tool that the agent can call. If one tool file cannot be loaded, the agent has no tools at all.
@@ -118,6 +131,7 @@ impl Setup<'_> {
         entries.push(Entry { secret: true, ..self.entry("model-key", self.model_key) });
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
+        entries.push(self.entry("opencode.json", &self.chat_catalogue().to_string()));
         entries.push(self.entry("proliferate.mjs", PLUGIN));
         entries.push(self.entry("instructions.md", self.instructions));
         entries.extend(
@@ -171,7 +185,13 @@ impl Setup<'_> {
         json!({
             "$schema": SCHEMA,
             "model": self.model,
-            "provider": { "anthropic": { "options": { "baseURL": base, "apiKey": key } } },
+            "provider": {
+                "anthropic": { "options": { "baseURL": base, "apiKey": key } },
+                "litellm": {
+                    "name": "Chat Completions", "npm": "@ai-sdk/openai-compatible",
+                    "options": { "baseURL": base, "apiKey": key },
+                },
+            },
             "plugin": [format!("{}/proliferate.mjs", self.folder)],
             "instructions": self.instruction_files(),
             // The sandbox is the security boundary, so nobody is asked for permissions.
@@ -181,6 +201,14 @@ impl Setup<'_> {
             "share": "disabled",
             "snapshot": false,
         })
+    }
+
+    /// In a file of its own, because OpenCode reads it again for a session that takes a pooled agent, but not
+    /// `models.json`.
+    fn chat_catalogue(&self) -> Value {
+        let models: serde_json::Map<String, Value> =
+            self.chat_models.iter().map(|model| (model.name.clone(), chat_entry(model))).collect();
+        json!({ "$schema": SCHEMA, "provider": { "litellm": { "models": models } } })
     }
 
     fn home_config(&self) -> String {
@@ -219,6 +247,17 @@ fn catalogue_entry(model: &proto::Model) -> Value {
         "cost": { "input": 0, "output": 0, "cache_read": 0, "cache_write": 0 },
         "limit": { "context": CONTEXT, "output": OUTPUT },
         "modalities": { "input": ["text", "image", "pdf"], "output": ["text"] },
+    })
+}
+
+fn chat_entry(model: &ChatModel) -> Value {
+    let context = model.context.unwrap_or(CHAT_CONTEXT);
+    let output = model.output.unwrap_or(CHAT_OUTPUT).min(u64::from(OUTPUT)).min(context / 4).max(1);
+    json!({
+        "name": model.name, "attachment": true, "reasoning": true, "temperature": true, "tool_call": true,
+        "cost": { "input": 0, "output": 0 },
+        "limit": { "context": context, "output": output },
+        "modalities": { "input": ["text", "image"], "output": ["text"] },
     })
 }
 

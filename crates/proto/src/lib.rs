@@ -42,7 +42,7 @@ pub use id::{
     ApiKeyId, AutomationId, AutomationRunId, ConfigurationId, ConnectorId, IntegrationId, InvalidId,
     InvocationId, OrgId, RepoId, SecretId, SessionId, TicketId, TriggerEventId, TriggerId, UserId,
 };
-pub use model::{MODELS, Model, ModelId, ModelProvider, UnknownModel};
+pub use model::{MODELS, Model, ModelId, ModelProvider, ReasoningEffort, UnknownModel};
 pub use role::Role;
 pub use run::{RunKind, RunStatus};
 pub use session::{

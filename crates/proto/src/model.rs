@@ -25,6 +25,26 @@ string_enums! {
     }
 }
 
+string_enums! {
+    /// How much a model thinks before it answers.
+    ReasoningEffort as "reasoning effort" {
+        Quick = "quick",
+        Normal = "normal",
+        Deep = "deep",
+    }
+}
+
+impl ReasoningEffort {
+    /// OpenCode's variant of a model. Every model thinks as it does by default without one.
+    pub const fn variant(self) -> Option<&'static str> {
+        match self {
+            Self::Quick => Some("low"),
+            Self::Normal => None,
+            Self::Deep => Some("high"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// Our own id, which is stored.
@@ -104,11 +124,6 @@ impl ModelId {
             .find(|model| [model.id, model.opencode_id, model.api_id].iter().any(|id| ids_equal(id, text)))
             .map(Self)
             .ok_or(UnknownModel)
-    }
-
-    /// Like [`ModelId::parse`], but returns the default for an absent or unknown id.
-    pub fn parse_or_default(text: Option<&str>) -> Self {
-        text.and_then(|text| Self::parse(text).ok()).unwrap_or_default()
     }
 
     pub const fn model(self) -> &'static Model {
@@ -266,8 +281,5 @@ mod tests {
         let defaults: Vec<&str> = MODELS.iter().filter(|m| m.is_default).map(|m| m.id).collect();
         assert_eq!(defaults, ["claude-sonnet-4.6"]);
         assert_eq!(ModelId::default().as_str(), "claude-sonnet-4.6");
-        assert_eq!(ModelId::parse_or_default(None), ModelId::default());
-        assert_eq!(ModelId::parse_or_default(Some("gpt-2")), ModelId::default());
-        assert_eq!(ModelId::parse_or_default(Some("claude-opus-4-6")).as_str(), "claude-opus-4.6");
     }
 }

@@ -1,9 +1,8 @@
 //! `session …`: the commands that speak to a gateway as any client does.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use proto::{ModelId, SessionStatus};
+use proto::SessionStatus;
 
 use super::gateway::GatewayArgs;
 use super::words;
@@ -166,15 +165,10 @@ pub(crate) struct NewArgs {
     /// The title of the session
     #[arg(long)]
     pub(crate) title: Option<String>,
-    /// The model of the agent
-    #[arg(long, value_parser = models())]
-    pub(crate) model: Option<ModelId>,
+    /// The model of the agent, such as claude-opus-4.6, or a name from the list of the chat endpoint
+    #[arg(long)]
+    pub(crate) model: Option<String>,
     /// Attach to the new session, as `session attach` does
     #[arg(long)]
     pub(crate) attach: bool,
-}
-
-fn models() -> impl TypedValueParser<Value = ModelId> {
-    let known = PossibleValuesParser::new(proto::MODELS.iter().map(|model| model.id));
-    known.try_map(|text| ModelId::parse(&text))
 }

@@ -8,6 +8,7 @@ use gateway::shares::Shares;
 use reqwest::redirect::Policy;
 use secrecy::ExposeSecret as _;
 use store::{Migration, Schema, probe_postgres, probe_sqlite};
+use url::Url;
 
 use super::Finding;
 
@@ -40,34 +41,52 @@ pub(super) async fn database(config: &Config) -> Finding {
     }
 }
 
-/// Requests the provider's list of models, which is free and shows whether the API key is valid.
-pub(super) async fn model(config: &Config) -> Finding {
+/// Requests the list of models of every configured provider, which is free and shows whether the API key is valid.
+pub(super) async fn models(config: &Config) -> Vec<Finding> {
     const NAME: &str = "model";
-    let Some(key) = &config.anthropic_api_key else {
-        return Finding::good(NAME, "built-in script; set ANTHROPIC_API_KEY for a real one");
-    };
-    let url = format!("{}/v1/models", config.anthropic_base_url.as_str().trim_end_matches('/'));
     // Do not follow redirects: a redirect would send the key to another host.
     let client = reqwest::Client::builder().timeout(PATIENCE).redirect(Policy::none()).build();
     let Ok(client) = client else {
-        return Finding::bad(NAME, "no HTTP client", "check the system's certificates");
+        return vec![Finding::bad(NAME, "no HTTP client", "check the system's certificates")];
     };
-    let request =
-        client.get(url).header("x-api-key", key.expose_secret()).header("anthropic-version", "2023-06-01");
+    let mut findings = Vec::new();
+    if let Some(key) = &config.anthropic_api_key {
+        let request = client.get(below(&config.anthropic_base_url, "v1/models"));
+        let request =
+            request.header("x-api-key", key.expose_secret()).header("anthropic-version", "2023-06-01");
+        let remedy = "check ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and the network";
+        findings.push(provider(NAME, &config.anthropic_base_url, request, remedy).await);
+    }
+    if let Some(base) = config.chat_url() {
+        let request = client.get(below(&base, "models"));
+        let request = match &config.openai_api_key {
+            Some(key) => request.bearer_auth(key.expose_secret()),
+            None => request,
+        };
+        let remedy = "check OPENAI_BASE_URL (with its /v1), OPENAI_API_KEY and the network";
+        findings.push(provider(NAME, &base, request, remedy).await);
+    }
+    if findings.is_empty() {
+        let text = "built-in script; set ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one";
+        findings.push(Finding::good(NAME, text));
+    }
+    findings
+}
+
+fn below(base: &Url, path: &str) -> String {
+    format!("{}/{path}", base.as_str().trim_end_matches('/'))
+}
+
+async fn provider(
+    name: &'static str,
+    base: &Url,
+    request: reqwest::RequestBuilder,
+    remedy: &'static str,
+) -> Finding {
     match request.send().await {
-        Ok(answer) if answer.status().is_success() => {
-            Finding::good(NAME, format!("{} accepts the key", config.anthropic_base_url))
-        }
-        Ok(answer) => Finding::bad(
-            NAME,
-            format!("{} answers {}", config.anthropic_base_url, answer.status()),
-            "check ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL",
-        ),
-        Err(error) => Finding::bad(
-            NAME,
-            format!("cannot reach {}: {}", config.anthropic_base_url, error.without_url()),
-            "check ANTHROPIC_BASE_URL and the network",
-        ),
+        Ok(answer) if answer.status().is_success() => Finding::good(name, format!("{base} lists its models")),
+        Ok(answer) => Finding::bad(name, format!("{base} answers {}", answer.status()), remedy),
+        Err(error) => Finding::bad(name, format!("cannot reach {base}: {}", error.without_url()), remedy),
     }
 }
 
@@ -85,7 +104,7 @@ pub(super) fn prices(config: &Config) -> Finding {
     if config.model_prices.cover_all() {
         return Finding::good(NAME, "every model has one");
     }
-    if config.anthropic_api_key.is_none() {
+    if !config.has_provider() {
         return Finding::good(NAME, "the built-in script costs nothing");
     }
     Finding::weak(

@@ -5,7 +5,7 @@ use files::FileWork;
 use gate::read_policy;
 use gateway::config::{Config, Database};
 use gateway::keyring::Keyring;
-use gateway::llm::Llm;
+use gateway::llm::load_script;
 use rustix::fs::Access;
 use secrecy::ExposeSecret as _;
 use store::Store;
@@ -75,8 +75,8 @@ pub(super) fn checkpoints(config: &Config) -> Finding {
 pub(super) async fn script(config: &Config) -> Finding {
     const NAME: &str = "model script";
     let Some(path) = &config.model_script else { return Finding::good(NAME, "not set: the built-in one") };
-    let without_key = Config { anthropic_api_key: None, ..config.clone() };
-    let read = FileWork::default().run(move || Llm::open(&without_key).map(drop)).await;
+    let file = path.clone();
+    let read = FileWork::default().run(move || load_script(Some(&file)).map(drop)).await;
     let problem = match read {
         Ok(Ok(())) => return Finding::good(NAME, path.display().to_string()),
         Ok(Err(error)) => error.to_string(),

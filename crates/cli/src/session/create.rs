@@ -63,10 +63,7 @@ fn request(
     configuration: Option<ConfigurationId>,
     initial_prompt: Option<String>,
 ) -> CreateSession {
-    let model = new
-        .model
-        .as_ref()
-        .map(|model| AgentConfig { model_id: Some(model.as_str().to_owned()), tools: None });
+    let model = new.model.clone().map(|id| AgentConfig { model_id: Some(id), ..AgentConfig::default() });
     CreateSession {
         organization_id: None,
         configuration_id: configuration.map(|id| id.to_string()),

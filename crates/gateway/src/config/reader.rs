@@ -7,17 +7,19 @@ use secrecy::SecretString;
 use super::ConfigErrors;
 
 /// The names of settings whose values must never be shown, nor be given on a command line that others can see.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 7] = [
     "DATABASE_URL",
     "GATEWAY_JWT_SECRET",
     "SERVICE_TO_SERVICE_AUTH_TOKEN",
     "USER_SECRETS_ENCRYPTION_KEY",
     "USER_SECRETS_ENCRYPTION_KEY_OLD",
     "ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY",
 ];
 
 /// The names of URL settings. A URL may contain user:password@, so their values are not shown either.
-const URLS: [&str; 4] = ["PUBLIC_URL", "ALLOWED_ORIGINS", "ANTHROPIC_BASE_URL", "SANDBOX_ATTACH_URL"];
+const URLS: [&str; 5] =
+    ["PUBLIC_URL", "ALLOWED_ORIGINS", "ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "SANDBOX_ATTACH_URL"];
 
 /// Settings that this version does not support yet, and why. Ignoring them would let an operator believe that
 /// several gateways share sessions, or that files are in a bucket.

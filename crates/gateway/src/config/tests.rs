@@ -72,6 +72,7 @@ fn secrets_do_not_print_and_are_refused_on_the_command_line() {
         &[
             ("GATEWAY_JWT_SECRET", &secret),
             ("ANTHROPIC_API_KEY", &secret),
+            ("OPENAI_API_KEY", &secret),
             ("DATABASE_URL", &format!("postgres://u:{secret}@h/d")),
         ],
         &[],
@@ -110,7 +111,7 @@ fn origins_are_compared_as_browsers_send_them() {
 
 #[test]
 fn a_url_may_hold_a_password_and_is_not_repeated() {
-    for name in ["PUBLIC_URL", "ANTHROPIC_BASE_URL", "ALLOWED_ORIGINS"] {
+    for name in ["PUBLIC_URL", "ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "ALLOWED_ORIGINS"] {
         for url in [
             "https://u:hunter2@h.example",
             "ftp://hunter2@h",
@@ -150,4 +151,15 @@ fn a_budget_needs_a_price_for_every_model() {
     }
     let config = load(&[budget, ("MODEL_PRICES", "claude-opus=5/25,*=3/15")], &[]).unwrap();
     assert_eq!(config.session_budget_micros, Some(2_500_000));
+}
+
+#[test]
+fn a_key_alone_means_openais_own_endpoint() {
+    let chat = |environment: &[(&str, &str)]| load(environment, &[]).unwrap().chat_url().map(String::from);
+    assert_eq!(chat(&[]), None);
+    assert_eq!(chat(&[("OPENAI_API_KEY", "k")]).as_deref(), Some("https://api.openai.com/v1"));
+    let local = [("OPENAI_BASE_URL", "http://127.0.0.1:11434/v1")];
+    assert_eq!(chat(&local).as_deref(), Some("http://127.0.0.1:11434/v1"));
+    assert!(load(&local, &[]).unwrap().has_provider() && !load(&[], &[]).unwrap().has_provider());
+    assert!(load(&[("DEFAULT_MODEL", "two words")], &[]).is_err());
 }

@@ -175,6 +175,13 @@ pub(super) fn vault_key(text: &str) -> Result<(), String> {
 }
 
 /// An API key is sent in a header, and a line break in it would inject headers.
+pub(super) fn model_name(text: &str) -> Result<String, String> {
+    if text.len() <= 200 && !text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Ok(text.to_owned());
+    }
+    Err("must be the name of a model, of at most 200 bytes and without spaces".to_owned())
+}
+
 pub(super) fn header_value(text: &str) -> Result<(), String> {
     axum::http::HeaderValue::from_str(text)
         .map(drop)

@@ -44,7 +44,7 @@ const OF_BODIES: [(&str, &str); 3] = [
 pub(super) fn complete(document: &mut utoipa::openapi::OpenApi) {
     for (path, item) in &mut document.paths.paths {
         let all = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        // Errors of the model proxy have the form of the Messages API.
+        // Errors of the model proxy have the form of the model APIs.
         let ours = !path.starts_with("/llm/");
         for operation in all.into_iter().flatten() {
             let (secured, body) = (operation.security.is_none(), operation.request_body.is_some());

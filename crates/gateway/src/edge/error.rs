@@ -14,6 +14,7 @@ use store::StoreError;
 
 use crate::admission::Refusal;
 use crate::hub::HubError;
+use crate::llm::ModelUnavailable;
 use crate::sessions::SessionError;
 use crate::vault::VaultError;
 use gate::AttemptError;
@@ -272,6 +273,10 @@ impl From<SessionError> for ApiError {
             SessionError::UnknownQuestion => Self::not_found(&error.to_string()),
             SessionError::QuestionSettled => Self::conflict(error.to_string()),
             SessionError::InvalidAnswer(reason) => Self::bad_request(reason),
+            SessionError::Model(_, ModelUnavailable::ListUnreadable(reason)) => {
+                Self::unavailable("The list of models at OPENAI_BASE_URL", reason)
+            }
+            SessionError::Model(..) => Self::bad_request(error.to_string()),
             SessionError::NoRepositories => Self::no_repos(),
             SessionError::QueueFull => Self::too_many(&error.to_string()),
             SessionError::NoSandbox(reason) => Self::no_sandbox(&reason),

@@ -152,6 +152,7 @@ table! {
     action_modes::modes => ReadOrganization, action_modes::set_mode => ManageOrganization;
     // Called by agents: the model.
     model_proxy::messages => AskModel;
+    model_proxy::chat_completions => AskModel;
     model_proxy::count_tokens => AskModel;
     model_proxy::models => AskModel;
 }

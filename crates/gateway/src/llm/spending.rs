@@ -26,13 +26,13 @@ pub(crate) struct Hold {
     payers: [Payer; 2],
     micros: i64,
     /// The amounts that were already held for other requests, by session and by organization.
-    beside: [i64; 2],
+    held_by_others: [i64; 2],
 }
 
 /// The rest of a budget, in micro-dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
-    pub(crate) whose: Whose,
+pub(crate) struct Remaining {
+    pub(crate) owner: BudgetOwner,
     pub(crate) budget: i64,
     /// The remaining budget if every in-flight request ends up free.
     pub(crate) alone: i64,
@@ -42,15 +42,15 @@ pub(crate) struct Left {
 
 /// The owner of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum BudgetOwner {
     Session,
     Org,
 }
 
-impl Left {
-    fn of(whose: Whose, budget: i64, spent: i64, beside: i64) -> Self {
+impl Remaining {
+    fn of(owner: BudgetOwner, budget: i64, spent: i64, held_by_others: i64) -> Self {
         let alone = budget.saturating_sub(spent);
-        Self { whose, budget, alone, now: alone.saturating_sub(beside) }
+        Self { owner, budget, alone, now: alone.saturating_sub(held_by_others) }
     }
 
     /// Combines two budgets that both apply, and returns what is left of both.
@@ -63,17 +63,17 @@ impl Left {
     /// could cost, and what to do.
     pub(crate) fn refusal(&self, least: i64) -> String {
         let (left, budget, least) = (dollars(self.alone), dollars(self.budget), dollars(least));
-        let (whose, remedy) = match self.whose {
-            Whose::Session => ("this session's", "Start a new session or raise SESSION_BUDGET_DOLLARS"),
-            Whose::Org => {
+        let (owner, remedy) = match self.owner {
+            BudgetOwner::Session => ("this session's", "Start a new session or raise SESSION_BUDGET_DOLLARS"),
+            BudgetOwner::Org => {
                 ("the organization's", "Raise it with `proliferate orgs limits ORG --budget DOLLARS`")
             }
         };
         if self.alone <= 0 {
-            return format!("All of {whose} budget of {budget} dollars is spent. {remedy}.");
+            return format!("All of {owner} budget of {budget} dollars is spent. {remedy}.");
         }
         format!(
-            "This request could cost up to {least} dollars, and {left} of {whose} budget of {budget} dollars are \
+            "This request could cost up to {least} dollars, and {left} of {owner} budget of {budget} dollars are \
              left. {remedy}, or send a shorter conversation."
         )
     }
@@ -81,12 +81,12 @@ impl Left {
 
 /// The message for an organization that has spent its budget.
 pub(crate) fn org_budget_spent(budget_micros: i64) -> String {
-    Left::of(Whose::Org, budget_micros, budget_micros, 0).refusal(0)
+    Remaining::of(BudgetOwner::Org, budget_micros, budget_micros, 0).refusal(0)
 }
 
 /// The message for a session that has spent its budget.
 pub(crate) fn session_budget_spent(budget_micros: i64) -> String {
-    Left::of(Whose::Session, budget_micros, budget_micros, 0).refusal(0)
+    Remaining::of(BudgetOwner::Session, budget_micros, budget_micros, 0).refusal(0)
 }
 
 impl Spending {
@@ -95,12 +95,12 @@ impl Spending {
     pub(crate) fn hold(&self, session: SessionId, org: OrgId, micros: i64) -> Hold {
         let payers = [Payer::Session(session), Payer::Org(org)];
         let mut all = self.lock();
-        let beside = payers.map(|payer| {
+        let held_by_others = payers.map(|payer| {
             let held = all.entry(payer).or_default();
             std::mem::replace(held, *held + micros)
         });
         drop(all);
-        Hold { spending: self.clone(), payers, micros, beside }
+        Hold { spending: self.clone(), payers, micros, held_by_others }
     }
 
     fn release(&self, payers: [Payer; 2], micros: i64) {
@@ -121,12 +121,12 @@ impl Spending {
 }
 
 impl Hold {
-    pub(crate) fn left_of_session(&self, budget: i64, spent: i64) -> Left {
-        Left::of(Whose::Session, budget, spent, self.beside[0])
+    pub(crate) fn left_of_session(&self, budget: i64, spent: i64) -> Remaining {
+        Remaining::of(BudgetOwner::Session, budget, spent, self.held_by_others[0])
     }
 
-    pub(crate) fn left_of_org(&self, budget: i64, spent: i64) -> Left {
-        Left::of(Whose::Org, budget, spent, self.beside[1])
+    pub(crate) fn left_of_org(&self, budget: i64, spent: i64) -> Remaining {
+        Remaining::of(BudgetOwner::Org, budget, spent, self.held_by_others[1])
     }
 
     /// Reduces the held amount, for a request that was lowered.
@@ -152,12 +152,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_beside_what_was_held_before() {
+    fn what_is_left_is_held_by_others_what_was_held_before() {
         let spending = Spending::default();
         let (one, two) = (SessionId::from(Uuid::from_u128(1)), SessionId::from(Uuid::from_u128(2)));
         let org = OrgId::from(Uuid::from_u128(3));
         let mut first = spending.hold(one, org, 60);
-        let left = |left: Left| (left.alone, left.now);
+        let left = |left: Remaining| (left.alone, left.now);
         assert_eq!(left(first.left_of_session(50, 49)), (1, 1));
         assert_eq!(left(spending.hold(one, org, 1).left_of_session(100, 5)), (95, 35));
         first.lower(20);
@@ -165,20 +165,20 @@ mod tests {
         assert_eq!(left(elsewhere.left_of_session(5, 0)), (5, 5));
         assert_eq!(left(elsewhere.left_of_org(109, 100)), (9, -11));
         let both = elsewhere.left_of_session(5, 0).and(elsewhere.left_of_org(109, 100));
-        assert_eq!((both.whose, both.budget, both.alone, both.now), (Whose::Session, 5, 5, -11));
+        assert_eq!((both.owner, both.budget, both.alone, both.now), (BudgetOwner::Session, 5, 5, -11));
         drop((first, elsewhere));
         assert!(spending.lock().is_empty(), "nothing stays behind");
     }
 
     #[test]
     fn a_refusal_says_what_is_left_what_it_could_cost_and_what_to_do() {
-        let left = Left::of(Whose::Org, 2_500_000, 2_490_000, 0);
+        let left = Remaining::of(BudgetOwner::Org, 2_500_000, 2_490_000, 0);
         let expected = "This request could cost up to 0.025 dollars, and 0.01 of the organization's budget of 2.50 \
             dollars are left. Raise it with `proliferate orgs limits ORG --budget DOLLARS`, or send a shorter \
             conversation.";
         assert_eq!(left.refusal(25_000), expected);
         let expected = "All of this session's budget of 0.000001 dollars is spent. Start a new session or raise \
             SESSION_BUDGET_DOLLARS.";
-        assert_eq!(Left::of(Whose::Session, 1, 9, 0).refusal(1), expected);
+        assert_eq!(Remaining::of(BudgetOwner::Session, 1, 9, 0).refusal(1), expected);
     }
 }

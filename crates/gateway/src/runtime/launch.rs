@@ -11,7 +11,6 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
 use parking_lot::Mutex;
-use proto::ModelId;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
 use sandboxd::protocol::Place;
@@ -286,11 +285,12 @@ impl Launch {
         self.repositories.check_out(checkout).await?;
         self.write_trigger_context(room).await?;
         let (instructions, tools) = (self.runtime.inward.agent_files)(&self.record);
-        let config = self.record.agent_config.as_ref();
+        let (model, chat_models) = self.runtime.agent_models(self.record.agent_config.as_ref()).await;
         Ok(Occupant {
             token,
             session: Some(self.record.id.to_string()),
-            model: ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref())),
+            model,
+            chat_models,
             instructions,
             tools,
         })

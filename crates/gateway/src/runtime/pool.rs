@@ -10,7 +10,6 @@ use std::time::Duration;
 use egress::{Mode, Rules};
 use opencode::api::{Client, Endpoint as AgentPlace};
 use parking_lot::{Mutex, MutexGuard};
-use proto::ModelId;
 use sandbox::{Provider, SandboxId};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::TokenHash;
@@ -211,10 +210,12 @@ async fn boot(
     };
     let room = runtime.sandboxes.start(wanted).await?;
     let places = Places::of(&runtime.sandboxes, &room, &program);
+    let (model, chat_models) = runtime.agent_models(None).await;
     let occupant = Occupant {
         token: token.text.clone(),
         session: None,
-        model: ModelId::parse_or_default(None),
+        model,
+        chat_models,
         instructions: String::new(),
         tools: Vec::new(),
     };

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use opencode::files::{Launch as AgentLaunch, Setup, TOOLS, Tool};
-use proto::ModelId;
+use opencode::files::{ChatModel, Launch as AgentLaunch, Setup, TOOLS, Tool};
 use sandboxd::protocol::{Code, ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -25,7 +24,9 @@ pub(super) struct Occupant {
     pub(super) token: SecretString,
     /// `None` in the pool, before a session takes the sandbox.
     pub(super) session: Option<String>,
-    pub(super) model: ModelId,
+    /// The model as OpenCode names it, and the models of the Chat Completions API that it has to know.
+    pub(super) model: String,
+    pub(super) chat_models: Vec<ChatModel>,
     pub(super) instructions: String,
     pub(super) tools: Vec<Tool>,
 }
@@ -83,7 +84,8 @@ impl Places {
             model_url: &self.model_url,
             model_key: occupant.token.expose_secret(),
             session: occupant.session.as_deref(),
-            model: occupant.model.model().opencode_id,
+            model: &occupant.model,
+            chat_models: &occupant.chat_models,
             instructions: &occupant.instructions,
             tools: &occupant.tools,
             port: self.port,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::Router;
 use clock::{Clock, Rng};
 use gate::Gate;
-use opencode::files::Tool;
+use opencode::files::{ChatModel, Tool};
+use proto::http::AgentConfig;
 use store::{SessionRecord, Store};
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +16,7 @@ use super::network::Networks;
 use super::pool::Pool;
 use super::sandboxes::Sandboxes;
 use crate::config;
+use crate::llm::Llm;
 
 /// The services and settings for running agents.
 pub struct Runtime {
@@ -27,6 +29,7 @@ pub struct Runtime {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,
+    pub(crate) llm: Arc<Llm>,
     /// Cancelled when the gateway stops.
     pub closing: CancellationToken,
     pub(crate) inward: Inward,
@@ -51,6 +54,12 @@ impl Runtime {
     pub(super) fn router(&self) -> Result<Router, LaunchError> {
         let stopping = || LaunchError::Broken("the gateway is stopping".to_owned());
         (self.inward.router)().ok_or_else(stopping)
+    }
+
+    /// The model of an agent as OpenCode names it, and the models of the Chat Completions API that it can change to.
+    pub(super) async fn agent_models(&self, config: Option<&AgentConfig>) -> (String, Vec<ChatModel>) {
+        let model = self.llm.model_of(config).await;
+        (model.opencode_id(), self.llm.chat_models(&model).await)
     }
 
     /// The path of the agent's program on this machine.

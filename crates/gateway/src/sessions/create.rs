@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use proto::http::AgentConfig;
 use proto::socket::WireStatus;
 use proto::{ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType};
 use serde::{Deserialize, Serialize};
@@ -48,8 +49,11 @@ async fn create_now(
     services: &SessionServices,
     org: OrgId,
     requester: &Requester,
-    draft: SessionDraft,
+    mut draft: SessionDraft,
 ) -> Result<CreatedSession, SessionError> {
+    if let Some(config) = &mut draft.agent_config {
+        check_model(services, config).await?;
+    }
     services.admission.check_creation(org, draft.agent_config.as_ref()).await??;
     if let Some(id) = &draft.snapshot_id {
         services.store.snapshot(org, id).await?.ok_or(StoreError::Missing("this snapshot"))?;
@@ -77,6 +81,15 @@ async fn create_now(
         has_snapshot,
         sandbox_id,
     })
+}
+
+/// Replaces the name of the chosen model by the id under which it is stored.
+async fn check_model(services: &SessionServices, config: &mut AgentConfig) -> Result<(), SessionError> {
+    if let Some(text) = &config.model_id {
+        let stored = services.admission.check_model(text).await;
+        config.model_id = Some(stored.map_err(|error| SessionError::Model("agentConfig.modelId", error))?);
+    }
+    Ok(())
 }
 
 /// All later sessions of a configuration start from the snapshot of its setup session, so creating one is a change of

@@ -5,6 +5,7 @@ use store::StoreError;
 use crate::access::Act;
 use crate::admission::Refusal;
 use crate::hub::HubError;
+use crate::llm::ModelUnavailable;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -17,6 +18,9 @@ pub enum SessionError {
     /// A limit is reached, a budget is spent, or the model has no price.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The field that chooses a model, and why that model cannot be used.
+    #[error("{0}: {1}")]
+    Model(&'static str, ModelUnavailable),
     /// The organization has no repositories for a managed configuration.
     #[error("the organization has no such repositories")]
     NoRepositories,

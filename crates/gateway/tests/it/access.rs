@@ -139,6 +139,7 @@ fn of_organization(things: &Things) -> Vec<Probe> {
         probe("DELETE /v1/configurations/{configurationId}", Act::ManageOrganization, &configuration, null()),
         probe("GET /llm/v1/models", Act::AskModel, "/llm/v1/models", null()),
         probe("POST /llm/v1/messages", Act::AskModel, "/llm/v1/messages", json!({})),
+        probe("POST /llm/v1/chat/completions", Act::AskModel, "/llm/v1/chat/completions", json!({})),
         probe(
             "POST /llm/v1/messages/count_tokens",
             Act::AskModel,

@@ -20,7 +20,7 @@ const PUBLIC: [&str; 7] = [
 ];
 
 /// Routes that the API description must contain. It may describe further ones.
-const ROUTES: [&str; 22] = [
+const ROUTES: [&str; 23] = [
     "DELETE /v1/keys/{keyId}",
     "DELETE /v1/members/{userId}",
     "DELETE /v1/secrets/{name}",
@@ -35,6 +35,7 @@ const ROUTES: [&str; 22] = [
     "GET /v1/members",
     "GET /v1/secrets",
     "PATCH /v1/members/{userId}",
+    "POST /llm/v1/chat/completions",
     "POST /llm/v1/messages",
     "POST /llm/v1/messages/count_tokens",
     "POST /v1/keys",

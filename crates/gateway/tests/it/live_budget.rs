@@ -19,6 +19,8 @@ use crate::live::{Live, id, is_status, of_type, tokens};
 use crate::model_proxy::serve;
 use crate::people::sandbox_token;
 
+const MESSAGES: &str = "/llm/v1/messages";
+
 /// Starts a gateway on which a token costs a dollar and the budget suffices for one request.
 async fn dear() -> Live {
     let setup = Setup::sqlite().set("MODEL_PRICES", "*=1000000/1000000").set("SESSION_BUDGET_DOLLARS", "140");
@@ -35,7 +37,7 @@ async fn model(live: &Live, token: &str, stream: bool) -> (u16, Value) {
 }
 
 /// Waits until the session has any usage, and returns it.
-async fn counted(live: &Live, session: &str) -> store::Usage {
+pub(crate) async fn counted(live: &Live, session: &str) -> store::Usage {
     within(async {
         loop {
             let used = live.app.store.session_usage(live.ada.org, id(session)).await.unwrap();
@@ -109,15 +111,15 @@ async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_the
 
 /// A model provider that needs a permit for each answer and always reports the maximum usage: every request byte as a
 /// cache-write token, and every allowed output token.
-struct Held {
-    live: Live,
-    permits: Arc<Semaphore>,
+pub(crate) struct Provider {
+    pub(crate) live: Live,
+    pub(crate) permits: Arc<Semaphore>,
     /// One permit for each request that the provider has received.
     arrived: Arc<Semaphore>,
     seen: Arc<Mutex<Vec<Value>>>,
 }
 
-impl Held {
+impl Provider {
     /// Ten tokens cost a tenth of a dollar, so a budget of half a dollar pays for five such answers.
     async fn start() -> Self {
         Self::with("*=0/10000").await
@@ -127,7 +129,7 @@ impl Held {
         Self::behind(Setup::sqlite().set("MODEL_PRICES", prices).set("SESSION_BUDGET_DOLLARS", "0.5")).await
     }
 
-    async fn behind(setup: Setup) -> Self {
+    pub(crate) async fn behind(setup: Setup) -> Self {
         let (permits, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let all = (Arc::clone(&permits), Arc::clone(&arrived), Arc::clone(&seen));
@@ -135,8 +137,10 @@ impl Held {
             let (gate, told, seen) = all.clone();
             async move {
                 let asked: Value = serde_json::from_slice(&body).unwrap();
+                // The names of both APIs.
                 let usage = json!({"input_tokens": 0, "output_tokens": asked["max_tokens"],
-                    "cache_creation_input_tokens": body.len()});
+                    "cache_creation_input_tokens": body.len(),
+                    "prompt_tokens": body.len(), "completion_tokens": asked["max_tokens"]});
                 seen.lock().unwrap().push(asked);
                 told.add_permits(1);
                 gate.acquire().await.unwrap().forget();
@@ -147,25 +151,26 @@ impl Held {
         let provider = serve(Router::new().fallback(routing::any(answer))).await;
         let base = format!("http://{provider}");
         let setup = setup.set("ANTHROPIC_API_KEY", "sk-ant-x").set("ANTHROPIC_BASE_URL", &base);
+        let setup = setup.set("OPENAI_BASE_URL", &format!("{base}/v1"));
         Self { live: Live::with(setup).await, permits, arrived, seen }
     }
 
-    async fn agent(&self) -> (String, String) {
+    pub(crate) async fn agent(&self) -> (String, String) {
         let session = self.live.session().await;
         let token = sandbox_token(&self.live.app, id(&session)).await;
         (session, token)
     }
 
     /// Returns and clears the requests that the provider has received.
-    fn seen(&self) -> Vec<Value> {
+    pub(crate) fn seen(&self) -> Vec<Value> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
 
     /// Retries a request while concurrent ones make the gateway answer 429.
-    async fn ask_alone(&self, token: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn ask_alone(&self, path: &str, token: &str, body: &Value) -> (u16, Value) {
         within(async {
             loop {
-                match self.live.ask("POST", "/llm/v1/messages", Some(token), body, None).await {
+                match self.live.ask("POST", path, Some(token), body, None).await {
                     (429, _) => {}
                     other => break other,
                 }
@@ -191,7 +196,7 @@ fn tenth() -> Value {
 
 #[tokio::test]
 async fn requests_at_once_cannot_spend_a_budget_twice() {
-    let held = Held::start().await;
+    let held = Provider::start().await;
     let session = held.live.session().await;
     let token = sandbox_token(&held.live.app, id(&session)).await;
     let mut all: FuturesUnordered<_> = (0..60).map(|_| held.ask(&token)).collect();
@@ -220,7 +225,7 @@ async fn requests_at_once_cannot_spend_a_budget_twice() {
 
 #[tokio::test]
 async fn sessions_share_their_organizations_budget_and_whoever_must_wait_is_told_for_how_long() {
-    let held = Held::start().await;
+    let held = Provider::start().await;
     held.live.app.store.set_org_limits(held.live.ada.org, Some(150_000), None).await.unwrap();
     let (one, two) = (held.live.session().await, held.live.session().await);
     let (one, two) =
@@ -238,7 +243,7 @@ async fn sessions_share_their_organizations_budget_and_whoever_must_wait_is_told
 
 #[tokio::test]
 async fn a_client_that_hangs_up_before_the_answer_has_still_asked() {
-    let held = Held::start().await;
+    let held = Provider::start().await;
     let session = held.live.session().await;
     let token = sandbox_token(&held.live.app, id(&session)).await;
     tokio::select! {
@@ -254,7 +259,7 @@ async fn a_client_that_hangs_up_before_the_answer_has_still_asked() {
 #[tokio::test]
 async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_is_no_use() {
     // Half a dollar buys 5000 tokens.
-    let held = Held::with("*=0/100").await;
+    let held = Provider::with("*=0/100").await;
     held.permits.add_permits(60);
     let (session, token) = held.agent().await;
     let thinking = json!({"type": "enabled", "budget_tokens": 32_000});
@@ -267,15 +272,15 @@ async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_i
         .await
         .unwrap();
     assert_eq!(
-        held.ask_alone(&token, &json!({"model": "m", "max_tokens": 300, "messages": []})).await.0,
+        held.ask_alone(MESSAGES, &token, &json!({"model": "m", "max_tokens": 300, "messages": []})).await.0,
         200
     );
     assert_eq!(held.seen()[0]["max_tokens"], 300, "what fits is left alone");
     // The remaining budget is 0.5 - 0.35 - 0.03 dollars, which buys 1200 tokens.
-    assert_eq!(held.ask_alone(&token, &asked).await.0, 200);
+    assert_eq!(held.ask_alone(MESSAGES, &token, &asked).await.0, 200);
     let expected = json!({"model": "m", "max_tokens": 1200, "thinking": {"type": "disabled"}, "messages": [], "stream": true});
     assert_eq!(held.seen(), [expected]);
-    let (status, refused) = held.ask_alone(&token, &asked).await;
+    let (status, refused) = held.ask_alone(MESSAGES, &token, &asked).await;
     assert_eq!((status, &refused["error"]["type"]), (402, &json!("billing_error")), "{refused}");
     let why = "All of this session's budget of 0.50 dollars is spent. Start a new session or raise \
         SESSION_BUDGET_DOLLARS.";
@@ -295,7 +300,7 @@ fn spent(cost_micros: i64) -> store::Usage {
 
 #[tokio::test]
 async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
-    let held = Held::with("*=10/100").await;
+    let held = Provider::with("*=10/100").await;
     held.live.app.store.set_org_limits(held.live.ada.org, Some(700_000), None).await.unwrap();
     held.permits.add_permits(10_000);
     let agents = [held.agent().await, held.agent().await];
@@ -314,7 +319,7 @@ async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
     for (session, token) in &agents {
         // Continue until too little budget is left for a useful request.
         let last = json!({"model": "m", "max_tokens": 64_000, "messages": []});
-        while held.ask_alone(token, &last).await.0 == 200 {
+        while held.ask_alone(MESSAGES, token, &last).await.0 == 200 {
             passed += 1;
         }
         let used = held.live.app.store.session_usage(held.live.ada.org, id(session)).await.unwrap();
@@ -326,7 +331,7 @@ async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
 
 #[tokio::test]
 async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
-    let held = Held::with("*=0/100").await;
+    let held = Provider::with("*=0/100").await;
     held.permits.add_permits(60);
     let (_, token) = held.agent().await;
     let search = json!([{"type": "web_search_20250305", "name": "web_search"}]);
@@ -338,7 +343,7 @@ async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
     ] {
         let mut body = tenth();
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let (status, refused) = held.ask_alone(&token, &body).await;
+        let (status, refused) = held.ask_alone(MESSAGES, &token, &body).await;
         assert_eq!((status, &refused["error"]["type"]), (400, &json!("invalid_request_error")), "{refused}");
         let message = refused["error"]["message"].as_str().unwrap();
         assert!(message.starts_with("A budget holds, and") && message.contains(why), "{message}");
@@ -348,10 +353,14 @@ async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
 
 #[tokio::test]
 async fn where_an_organization_has_a_budget_a_model_without_a_price_is_refused_by_name() {
-    let held = Held::behind(Setup::sqlite().set("MODEL_PRICES", "claude-opus=5/25")).await;
+    let held = Provider::behind(Setup::sqlite().set("MODEL_PRICES", "claude-opus=5/25")).await;
     held.permits.add_permits(60);
     let (session, token) = held.agent().await;
-    assert_eq!(held.ask_alone(&token, &tenth()).await.0, 200, "without a budget nobody asks for the price");
+    assert_eq!(
+        held.ask_alone(MESSAGES, &token, &tenth()).await.0,
+        200,
+        "without a budget nobody asks for the price"
+    );
     held.live.app.store.set_org_limits(held.live.ada.org, Some(9_000_000), None).await.unwrap();
     let text = |model: &str| {
         format!(
@@ -359,10 +368,10 @@ async fn where_an_organization_has_a_budget_a_model_without_a_price_is_refused_b
              {model}=3/15, or *=3/15 for all"
         )
     };
-    let (status, refused) = held.ask_alone(&token, &tenth()).await;
+    let (status, refused) = held.ask_alone(MESSAGES, &token, &tenth()).await;
     assert_eq!((status, &refused["error"]["message"]), (402, &json!(text("m"))));
     let opus = json!({"model": "claude-opus-4-6", "max_tokens": 9, "messages": []});
-    assert_eq!(held.ask_alone(&token, &opus).await.0, 200, "this one has a price");
+    assert_eq!(held.ask_alone(MESSAGES, &token, &opus).await.0, 200, "this one has a price");
     // The same error is reported before there is a sandbox.
     let create = |model: &str| json!({"sessionType": "coding", "clientType": "web", "agentConfig": {"modelId": model}});
     let ask = async |path: &str, body: &Value| {
@@ -389,7 +398,7 @@ async fn counted_after(setup: Setup, org: proto::OrgId, session: &str) -> store:
 
 #[tokio::test]
 async fn a_stop_waits_for_the_model_and_counts_its_answer() {
-    let held = Held::start().await;
+    let held = Provider::start().await;
     let (session, token) = held.agent().await;
     let (org, permits) = (held.live.ada.org, Arc::clone(&held.permits));
     let url = held.live.gateway.url("/llm/v1/messages");
@@ -410,7 +419,7 @@ async fn a_stop_waits_for_the_model_and_counts_its_answer() {
 
 #[tokio::test]
 async fn what_a_stop_cuts_off_is_charged_at_its_worst_case() {
-    let held = Held::with("*=1000/10000").await;
+    let held = Provider::with("*=1000/10000").await;
     let (session, token) = held.agent().await;
     let org = held.live.ada.org;
     let body = tenth().to_string();
@@ -430,7 +439,7 @@ async fn what_a_stop_cuts_off_is_charged_at_its_worst_case() {
 
 #[tokio::test]
 async fn no_new_request_to_the_model_is_begun_while_the_gateway_stops() {
-    let held = Held::start().await;
+    let held = Provider::start().await;
     let (_, token) = held.agent().await;
     held.live.app.closing.cancel();
     let (status, refused) = held.ask(&token).await;

@@ -4,6 +4,8 @@
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod call;
+mod chat_budget;
+mod chat_proxy;
 mod hanging;
 mod harness;
 mod live;
@@ -48,6 +50,7 @@ mod vault;
 // The model proxy, the git proxy and tool modes.
 mod git_proxy;
 mod model_proxy;
+mod models;
 mod modes;
 // Live sessions.
 mod live_agent;

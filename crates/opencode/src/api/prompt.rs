@@ -13,6 +13,8 @@ pub struct Prompt<'a> {
     /// The model with its provider, such as `anthropic/claude-opus-4-6`. It is sent with every prompt,
     /// because the agent remembers the last one, even if no such model exists.
     pub model: &'a str,
+    /// How much the model thinks: one of OpenCode's variants of it. OpenCode ignores one that a model does not have.
+    pub variant: Option<&'static str>,
     pub text: &'a str,
     /// The images as data URIs.
     pub images: &'a [String],
@@ -31,10 +33,14 @@ impl Prompt<'_> {
             let mime = mime.filter(|mime| mime.starts_with("image/")).ok_or(ApiError::BadPrompt)?;
             parts.push(json!({ "id": id, "type": "file", "mime": mime, "filename": "image", "url": image }));
         }
-        Ok(json!({
+        let mut body = json!({
             "messageID": self.ids.message,
             "model": { "providerID": provider, "modelID": model },
             "parts": parts,
-        }))
+        });
+        if let Some(variant) = self.variant {
+            body["variant"] = json!(variant);
+        }
+        Ok(body)
     }
 }

@@ -128,7 +128,7 @@ async fn a_prompt_carries_its_ids_model_and_images() {
         client_with_answers(|_| Response::builder().status(204).body(Full::default()).unwrap());
     let ids = PromptIds::new(7, 2, &Rng::seeded(1));
     let images = ["data:image/png;base64,AA".to_owned()];
-    let prompt = Prompt { ids: &ids, model: "anthropic/m", text: "hi", images: &images };
+    let prompt = Prompt { ids: &ids, model: "anthropic/m", variant: None, text: "hi", images: &images };
     client.prompt("ses_1", &prompt).await.unwrap();
     let expected = json!({
         "messageID": ids.message,

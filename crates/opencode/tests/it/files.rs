@@ -11,6 +11,7 @@ const SETUP: Setup<'_> = Setup {
     model_key: "pls_key",
     session: Some("a-session"),
     model: "anthropic/claude-sonnet-4-6",
+    chat_models: &[],
     instructions: "Do it well.",
     tools: &[Tool { name: "one", source: std::borrow::Cow::Borrowed("export default {}") }],
     port: 4096,

@@ -152,6 +152,7 @@ impl Process {
             model_key: KEY,
             session: None,
             model: MODEL,
+            chat_models: &[],
             instructions: Part::Coding.text(),
             tools: &[PROBE],
             port: 0,

@@ -167,7 +167,7 @@ pub(crate) async fn images(agent: &Agent) {
     let mut watcher = watch(agent).await;
     let ids = PromptIds::new(agent.now(), 2, &agent.rng);
     let images = [format!("data:image/png;base64,{PICTURE}")];
-    let prompt = Prompt { ids: &ids, model: MODEL, text: "look", images: &images };
+    let prompt = Prompt { ids: &ids, model: MODEL, variant: None, text: "look", images: &images };
     watcher.translator.begin(&ids.message);
     watcher.client.prompt(&watcher.session, &prompt).await.unwrap();
     assert_eq!(watcher.finish().await.outcome, TurnOutcome::Ok);

@@ -57,7 +57,7 @@ impl<D: Dial> Watcher<'_, D> {
 
     /// Sends the prompt, or sends it again.
     pub(crate) async fn send(&self, text: &str) -> Result<(), ApiError> {
-        let prompt = Prompt { ids: &self.ids, model: MODEL, text, images: &[] };
+        let prompt = Prompt { ids: &self.ids, model: MODEL, variant: None, text, images: &[] };
         self.client.prompt(&self.session, &prompt).await
     }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    AutomationId, ClientType, ConfigurationId, JsonObject, RepoId, SandboxMode, SessionId, SessionStatus,
-    SessionType, TriggerEventId, TriggerId,
+    AutomationId, ClientType, ConfigurationId, JsonObject, ReasoningEffort, RepoId, SandboxMode, SessionId,
+    SessionStatus, SessionType, TriggerEventId, TriggerId,
 };
 
 /// A request to create a session.
@@ -88,7 +88,8 @@ pub struct CliConfiguration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentConfig {
-    /// Any spelling that [`ModelId::parse`](crate::ModelId::parse) accepts.
+    /// Any spelling that [`ModelId::parse`](crate::ModelId::parse) accepts, or a name from the list of the configured
+    /// chat endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_id: Option<String>,
     /// The platform tools that the agent keeps; absent means all of its mode. Tools of other modes are not
@@ -96,6 +97,9 @@ pub struct AgentConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 50)]
     pub tools: Option<Vec<String>>,
+    /// How much the model thinks before it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<ReasoningEffort>,
 }
 
 /// What a client that copies files over SSH needs in the sandbox.

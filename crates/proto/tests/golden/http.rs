@@ -14,7 +14,8 @@ use proto::http::{
 use proto::socket::MessageSource;
 use proto::{
     ActionMode, AutomationRef, BillingCode, ClientType, ErrorCode, InvocationStatus, ModeSource, Origin,
-    PauseReason, RepoRef, Risk, Role, SandboxMode, Session, SessionMetrics, SessionStatus, SessionType,
+    PauseReason, ReasoningEffort, RepoRef, Risk, Role, SandboxMode, Session, SessionMetrics, SessionStatus,
+    SessionType,
 };
 use serde_json::{Value, json};
 
@@ -64,6 +65,7 @@ fn create_session_with_all_fields() {
         agent_config: Some(AgentConfig {
             model_id: Some(s("claude-opus-4-6")),
             tools: Some(vec![s("verify")]),
+            reasoning_effort: Some(ReasoningEffort::Deep),
         }),
         system_prompt: Some(s("be brief")),
         automation_id: Some(id(1)),
@@ -80,7 +82,7 @@ fn create_session_with_all_fields() {
     check(
         r#"{"cliConfiguration":{"localPathHash":"h","displayName":"app"},"sessionType":"cli","clientType":"cli",
             "clientMetadata":{"channelId":"C1","n":null},"sandboxMode":"deferred","snapshotId":"snap",
-            "initialPrompt":"do it","title":"t","agentConfig":{"modelId":"claude-opus-4-6","tools":["verify"]},"systemPrompt":"be brief",
+            "initialPrompt":"do it","title":"t","agentConfig":{"modelId":"claude-opus-4-6","tools":["verify"],"reasoningEffort":"deep"},"systemPrompt":"be brief",
             "automationId":"00000000-0000-0000-0000-000000000001","triggerId":"00000000-0000-0000-0000-000000000002",
             "triggerEventId":"00000000-0000-0000-0000-000000000003","triggerContext":{"issue":7},
             "sshOptions":{"publicKeys":["ssh-ed25519 AAAA"],"localPath":"/home/ann/app","gitToken":"hunter2",

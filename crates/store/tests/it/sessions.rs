@@ -38,7 +38,7 @@ async fn a_session_is_read_as_it_was_created(b: &Backend) {
         starts: Starts::Now,
         title: Some("a title".to_owned()),
         initial_prompt: Some("do it\0".to_owned()),
-        agent_config: Some(AgentConfig { model_id: Some("opus".to_owned()), tools: None }),
+        agent_config: Some(AgentConfig { model_id: Some("opus".to_owned()), ..AgentConfig::default() }),
         local_path_hash: Some("abc".to_owned()),
         snapshot_id: Some("snap".to_owned()),
         budget_micros: Some(5),

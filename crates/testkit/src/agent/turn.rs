@@ -14,6 +14,9 @@ pub struct Turn {
     /// The id of the prompt's message.
     pub prompt: String,
     pub text: String,
+    /// The model with its provider, and the variant of it.
+    pub model: String,
+    pub variant: Option<String>,
 }
 
 /// The message that the agent is producing in a session.
@@ -38,7 +41,11 @@ impl Turn {
         }
         inner.emit(&event("message.updated", session, &json!({ "info": info })));
         inner.emit(&event("message.part.updated", session, &json!({ "part": part, "time": created })));
-        Self { state, session: session.to_owned(), prompt, text }
+        let (provider, model) = (&body["model"]["providerID"], &body["model"]["modelID"]);
+        let model =
+            format!("{}/{}", provider.as_str().unwrap_or_default(), model.as_str().unwrap_or_default());
+        let variant = body["variant"].as_str().map(str::to_owned);
+        Self { state, session: session.to_owned(), prompt, text, model, variant }
     }
 
     /// Becomes busy and announces a message.

@@ -6,8 +6,9 @@ use chrono::TimeDelta;
 use clock::Rng;
 use opencode::api::{ApiError, Client, Prompt};
 use opencode::ids::{PromptIds, random_part};
+use proto::http::AgentConfig;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage, TurnOutcome};
-use proto::{ModelId, PromptState, RunStatus};
+use proto::{PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
 
 use super::super::command::{PromptOutcome, PromptRequest};
@@ -171,11 +172,10 @@ impl Session {
             return;
         };
         let (client, session) = (connection.agent.client.clone(), connection.agent.session.clone());
-        let config = self.record.agent_config.as_ref();
-        let model = ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref()));
-        let model = model.model().opencode_id;
+        let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
         turn.request = Request::Prompt(tokio::spawn(async move {
-            let sent = send(client, session, model, prompt).await;
+            let model = llm.model_of(config.as_ref()).await.opencode_id();
+            let sent = send(client, session, (&model, variant(config.as_ref())), prompt).await;
             drop(memory);
             sent
         }));
@@ -295,11 +295,11 @@ impl Session {
 async fn send(
     client: Client<Door>,
     session: String,
-    model: &'static str,
+    (model, variant): (&str, Option<&'static str>),
     prompt: store::Prompt,
 ) -> Result<(), ApiError> {
     let ids = PromptIds { parts: part_ids(&prompt), message: prompt.id };
-    let prompt = Prompt { ids: &ids, model, text: &prompt.content, images: &prompt.images };
+    let prompt = Prompt { ids: &ids, model, variant, text: &prompt.content, images: &prompt.images };
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {
         match client.prompt(&session, &prompt).await {
@@ -310,6 +310,11 @@ async fn send(
         pause *= 2;
     }
     client.prompt(&session, &prompt).await
+}
+
+/// OpenCode's variant of a model for the session's reasoning effort.
+fn variant(config: Option<&AgentConfig>) -> Option<&'static str> {
+    config?.reasoning_effort?.variant()
 }
 
 /// The ids of the prompt's parts, derived from the message's id so that every attempt sends the same ones.

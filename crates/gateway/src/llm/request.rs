@@ -6,11 +6,10 @@ use std::ops::Range;
 use axum::body::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
-use super::AT_ONCE;
-use super::bound::Fields;
-use super::spending::Left;
+use super::spending::Remaining;
+use super::weight::{Number, splice};
+use super::{AT_ONCE, Protocol, chat, messages};
 use crate::config::{MILLION, Price, Prices, whole};
 
 /// The maximum amount held for one request, so that sums cannot overflow.
@@ -24,7 +23,8 @@ const LONGEST_REASON: usize = 300;
 
 /// One request, as far as it determines its cost.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ModelRequest {
+    pub(super) protocol: Protocol,
     pub(super) model: String,
     /// The maximum number of input tokens.
     pub(super) most_input: i64,
@@ -34,29 +34,25 @@ pub(crate) struct Asked {
     max_tokens: i64,
 }
 
+/// The bounds of a request's cost.
 #[derive(Clone, Debug)]
-struct Bounds {
-    input: i64,
-    /// The input may be written to a cache for an hour, which is the most expensive way.
-    kept_long: bool,
-    output: Number,
-    thinking: Option<Thinking>,
+pub(super) struct Bounds {
+    pub(super) input: i64,
+    /// The price of the input at most, in twentieths of the price of input tokens.
+    pub(super) input_twentieths: i128,
+    pub(super) output: Number,
+    /// The request does not limit its output, so a limit has to be added at `output.place` where a budget applies.
+    pub(super) output_is_absent: bool,
+    pub(super) thinking: Option<Thinking>,
     /// The model thinks before it answers, and not all of its thinking is streamed.
-    thinks: bool,
-}
-
-/// A number and its position in the body.
-#[derive(Clone, Debug)]
-struct Number {
-    value: i64,
-    place: Range<usize>,
+    pub(super) hides_output: bool,
 }
 
 /// The thinking budget, and the position of the whole `thinking` object in the body.
 #[derive(Clone, Debug)]
-struct Thinking {
-    budget: Number,
-    place: Range<usize>,
+pub(super) struct Thinking {
+    pub(super) budget: Number,
+    pub(super) place: Range<usize>,
 }
 
 /// How a request fits into a budget.
@@ -71,43 +67,49 @@ pub(crate) enum Fit {
     Gone(i64),
 }
 
-impl Asked {
+impl ModelRequest {
     /// Parses the body of a request. A large body is parsed on a blocking thread.
-    pub(crate) async fn read(body: &Bytes) -> Self {
+    pub(crate) async fn read(protocol: Protocol, body: &Bytes) -> Self {
         if body.len() <= AT_ONCE {
-            return Self::of(body);
+            return Self::of(protocol, body);
         }
         let (body, length) = (body.clone(), i64::try_from(body.len()).unwrap_or(i64::MAX));
-        let read = tokio::task::spawn_blocking(move || Self::of(&body)).await;
-        read.unwrap_or_else(|error| Self { most_input: length, ..Self::unknown(&[], &error.to_string()) })
+        let read = tokio::task::spawn_blocking(move || Self::of(protocol, &body)).await;
+        read.unwrap_or_else(|error| Self {
+            most_input: length,
+            ..Self::unknown(protocol, &[], &error.to_string())
+        })
     }
 
-    pub(super) fn of(body: &[u8]) -> Self {
-        let fields = match serde_json::from_slice::<Fields<'_>>(body) {
-            Ok(fields) => fields,
-            Err(error) => return Self::unknown(body, &error.to_string()),
+    pub(super) fn of(protocol: Protocol, body: &[u8]) -> Self {
+        let bounds = match protocol {
+            Protocol::Messages => messages::bounds(body),
+            Protocol::Chat => chat::bounds(body),
         };
-        match Bounds::of(body, &fields) {
-            Ok(bounds) => Self {
-                model: fields.model.into_owned(),
+        match bounds {
+            Ok((model, bounds)) => Self {
+                protocol,
+                model,
                 most_input: bounds.input,
                 max_tokens: bounds.output.value,
                 bounds: Ok(bounds),
             },
-            Err(why) => Self::unknown(body, &why),
+            Err(why) => Self::unknown(protocol, body, &why),
         }
     }
 
-    fn unknown(body: &[u8], why: &str) -> Self {
+    fn unknown(protocol: Protocol, body: &[u8], why: &str) -> Self {
         let why = why.chars().take(LONGEST_REASON).collect();
-        let Named { model, max_tokens } = serde_json::from_slice(body).unwrap_or_default();
+        let Named { model, max_tokens, max_completion_tokens } =
+            serde_json::from_slice(body).unwrap_or_default();
         let most_input = i64::try_from(body.len()).unwrap_or(i64::MAX);
-        let max_tokens = max_tokens.as_i64().unwrap_or_default().max(0);
+        let limit = |value: &Value| value.as_i64().unwrap_or_default().max(0);
         Self {
+            protocol,
             model: model.as_str().unwrap_or_default().to_owned(),
             most_input,
             bounds: Err(why),
-            max_tokens,
+            max_tokens: limit(&max_tokens).max(limit(&max_completion_tokens)),
         }
     }
 
@@ -116,14 +118,15 @@ impl Asked {
         &self.model
     }
 
-    /// The maximum number of output tokens of an answer of which `shown` bytes were streamed, since a token is at least
-    /// one byte. `None` means that the answer is not streamed.
-    pub(super) fn most_output(&self, shown: Option<usize>) -> i64 {
-        let shown = shown.map(|shown| i64::try_from(shown).unwrap_or(i64::MAX));
-        match (&self.bounds, shown) {
-            (Ok(bounds), Some(shown)) if !bounds.thinks => shown.min(bounds.output.value),
-            (Ok(bounds), _) => bounds.output.value,
-            (Err(_), shown) => shown.unwrap_or(self.max_tokens),
+    /// The maximum number of output tokens of an answer of which `shown` bytes were received, since a token is at least
+    /// one byte. `all_shown` means that the model cannot have produced more than that.
+    pub(super) fn most_output(&self, shown: usize, all_shown: bool) -> i64 {
+        let shown = i64::try_from(shown).unwrap_or(i64::MAX);
+        match &self.bounds {
+            Ok(bounds) if all_shown && !bounds.hides_output => shown.min(bounds.output.value),
+            Ok(bounds) => bounds.output.value,
+            Err(_) if all_shown => shown,
+            Err(_) => shown.max(self.max_tokens),
         }
     }
 
@@ -134,13 +137,16 @@ impl Asked {
     }
 
     /// Decides how the request fits into the rest of a budget. Returns `Err` with the reason if its cost is unknown.
-    pub(crate) fn fit(&self, price: Price, left: &Left) -> Result<Fit, &str> {
+    pub(crate) fn fit(&self, price: Price, left: &Remaining) -> Result<Fit, &str> {
         let bounds = self.bounds.as_ref().map_err(String::as_str)?;
         let least = bounds.output.value.min(LEAST_OUTPUT);
         if left.alone <= 0 {
             return Ok(Fit::Gone(bounds.cost(price, least)));
         }
         Ok(match bounds.output_for(price, left.now) {
+            enough if enough >= bounds.output.value && bounds.output_is_absent => {
+                Fit::Lowered(bounds.output.value)
+            }
             enough if enough >= bounds.output.value => Fit::Whole,
             some if some >= least => Fit::Lowered(some),
             _ if bounds.output_for(price, left.alone) >= least => Fit::Busy,
@@ -152,12 +158,13 @@ impl Asked {
     /// disabled if that is less than providers accept.
     pub(crate) fn lower(&mut self, body: &Bytes, output: i64) -> Bytes {
         let Ok(bounds) = &mut self.bounds else { return body.clone() };
-        let mut changes = vec![(bounds.output.place.clone(), output.to_string())];
+        let limit = if bounds.output_is_absent { chat::limit(output) } else { output.to_string() };
+        let mut changes = vec![(bounds.output.place.clone(), limit)];
         bounds.output.value = output;
         let half = output / 2;
         match &bounds.thinking {
             Some(thinking) if half < LEAST_THOUGHT => {
-                bounds.thinks = false;
+                bounds.hides_output = false;
                 changes.push((thinking.place.clone(), r#"{"type":"disabled"}"#.to_owned()));
             }
             Some(thinking) if thinking.budget.value > half => {
@@ -165,27 +172,11 @@ impl Asked {
             }
             _ => {}
         }
-        changes.sort_by_key(|(place, _)| place.start);
-        let mut lowered = Vec::with_capacity(body.len() + changes.len() * 20);
-        let mut from = 0;
-        for (place, text) in changes {
-            lowered.extend_from_slice(&body[from..place.start]);
-            lowered.extend_from_slice(text.as_bytes());
-            from = place.end;
-        }
-        lowered.extend_from_slice(&body[from..]);
-        lowered.into()
+        splice(body, changes)
     }
 }
 
 impl Bounds {
-    fn of(body: &[u8], fields: &Fields<'_>) -> Result<Self, String> {
-        let output = Number::of(body, fields.max_tokens).ok_or("max_tokens must be a whole number")?;
-        let thinking = fields.thinking.map(|raw| Thinking::of(body, raw)).transpose()?.flatten();
-        let (input, kept_long) = (fields.most_input(body.len()), may_keep_long(body));
-        Ok(Self { input, kept_long, output, thinking, thinks: fields.thinking.is_some_and(thinks) })
-    }
-
     /// The worst-case cost of all input and this many output tokens.
     fn cost(&self, price: Price, output: i64) -> i64 {
         whole(self.input_cost(price) + i128::from(output) * i128::from(price.output))
@@ -193,8 +184,7 @@ impl Bounds {
 
     /// The worst-case cost of the input in millionths of micro-dollars.
     fn input_cost(&self, price: Price) -> i128 {
-        let twentieths = if self.kept_long { 40 } else { 25 };
-        (i128::from(self.input) * i128::from(price.input) * twentieths + 19) / 20
+        (i128::from(self.input) * i128::from(price.input) * self.input_twentieths + 19) / 20
     }
 
     /// The number of output tokens that this amount buys after paying for the input. Negative if it does not even cover
@@ -209,58 +199,15 @@ impl Bounds {
     }
 }
 
-impl Number {
-    fn of(body: &[u8], raw: &RawValue) -> Option<Self> {
-        let text = raw.get();
-        let value =
-            text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().unwrap_or(i64::MAX))?;
-        Some(Self { value, place: place(body, raw) })
-    }
-}
-
-impl Thinking {
-    fn of(body: &[u8], raw: &RawValue) -> Result<Option<Self>, String> {
-        #[derive(Deserialize)]
-        struct Wanted<'a> {
-            #[serde(borrow)]
-            budget_tokens: Option<&'a RawValue>,
-        }
-        let wanted: Wanted<'_> = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
-        let Some(budget) = wanted.budget_tokens else { return Ok(None) };
-        let budget = Number::of(body, budget).ok_or("thinking.budget_tokens must be a whole number")?;
-        Ok(Some(Self { budget, place: place(body, raw) }))
-    }
-}
-
-/// Whether this `thinking` value makes the model think. Anything but an explicit `disabled` counts.
-fn thinks(raw: &RawValue) -> bool {
-    #[derive(Deserialize)]
-    struct Wanted {
-        r#type: String,
-    }
-    serde_json::from_str::<Wanted>(raw.get()).map_or(true, |wanted| wanted.r#type != "disabled")
-}
-
-/// The position in the body of a value that was parsed from it.
-fn place(body: &[u8], raw: &RawValue) -> Range<usize> {
-    let start = raw.get().as_ptr().addr() - body.as_ptr().addr();
-    start..start + raw.get().len()
-}
-
-/// Whether the body can contain a `ttl` field, even if its letters are escaped.
-fn may_keep_long(body: &[u8]) -> bool {
-    let letter = |six: &[u8]| six.eq_ignore_ascii_case(br"\u0074") || six.eq_ignore_ascii_case(br"\u006c");
-    body.windows(3).any(|three| three == b"ttl") || body.windows(6).any(letter)
-}
-
 /// The fields that can still be read if the bounds are unknown.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Named {
     model: Value,
     max_tokens: Value,
+    max_completion_tokens: Value,
 }
 
 #[cfg(test)]
-#[path = "asked_tests.rs"]
+#[path = "request_tests.rs"]
 mod tests;

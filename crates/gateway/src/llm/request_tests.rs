@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::spending::Whose;
+use super::super::spending::BudgetOwner;
 use super::*;
 
 fn dollar_a_token() -> Prices {
@@ -14,14 +14,16 @@ fn body(value: &Value) -> Bytes {
     value.to_string().into()
 }
 
-fn left(now: i64, alone: i64) -> Left {
-    Left { whose: Whose::Session, budget: alone, alone, now }
+fn left(now: i64, alone: i64) -> Remaining {
+    Remaining { owner: BudgetOwner::Session, budget: alone, alone, now }
 }
 
 #[tokio::test]
 async fn a_request_costs_at_most_its_bytes_and_the_answer_that_it_asks_for() {
     let prices = dollar_a_token();
-    let most = async |text: &str| Asked::read(&Bytes::from(text.to_owned())).await.at_most(&prices);
+    let most = async |text: &str| {
+        ModelRequest::read(Protocol::Messages, &Bytes::from(text.to_owned())).await.at_most(&prices)
+    };
     let plain = r#"{"model":"m","max_tokens":9,"stream":true,"messages":[]}"#;
     let bytes = |text: &str| i64::try_from(text.len()).unwrap();
     assert_eq!(
@@ -54,32 +56,35 @@ fn a_request_that_says_two_things_or_no_number_is_not_known() {
         r#"{"model":"m","max_tokens":9,"messages":[],"thinking":{"type":"enabled","budget_tokens":1.5}}"#,
         "x",
     ] {
-        let asked = Asked::of(odd.as_bytes());
-        assert!(asked.fit(Price::default(), &left(9, 9)).is_err(), "{odd}");
-        assert_eq!(asked.most_input, i64::try_from(odd.len()).unwrap(), "{odd}");
+        let request = ModelRequest::of(Protocol::Messages, odd.as_bytes());
+        assert!(request.fit(Price::default(), &left(9, 9)).is_err(), "{odd}");
+        assert_eq!(request.most_input, i64::try_from(odd.len()).unwrap(), "{odd}");
     }
-    let asked = Asked::of(br#"{"model":"m","max_tokens":99999999999999999999999,"messages":[]}"#);
+    let request = ModelRequest::of(
+        Protocol::Messages,
+        br#"{"model":"m","max_tokens":99999999999999999999999,"messages":[]}"#,
+    );
     let price = dollar_a_token().dearest("m").unwrap();
-    assert!(matches!(asked.fit(price, &left(MOST_MICROS, MOST_MICROS)), Ok(Fit::Lowered(_))));
-    assert_eq!(asked.at_most(&dollar_a_token()), MOST_MICROS);
+    assert!(matches!(request.fit(price, &left(MOST_MICROS, MOST_MICROS)), Ok(Fit::Lowered(_))));
+    assert_eq!(request.at_most(&dollar_a_token()), MOST_MICROS);
 }
 
 #[test]
 fn a_request_is_whole_lowered_or_refused_by_what_is_left() {
     let text = br#"{"model":"m","max_tokens":4000,"messages":[]}"#;
-    let asked = Asked::of(text);
+    let request = ModelRequest::of(Protocol::Messages, text);
     let price = dollar_a_token().dearest("m").unwrap();
     let input = i64::try_from(text.len()).unwrap() * 1_250_000;
     let fit = |now: i64, alone: i64| {
-        asked.fit(price, &left(input + now * MILLION, input + alone * MILLION)).unwrap()
+        request.fit(price, &left(input + now * MILLION, input + alone * MILLION)).unwrap()
     };
     assert_eq!(fit(4000, 4000), Fit::Whole);
     assert_eq!(fit(3999, 4000), Fit::Lowered(3999));
     assert_eq!(fit(1024, 1024), Fit::Lowered(1024));
     assert_eq!(fit(1023, 4000), Fit::Busy);
     assert_eq!(fit(1023, 1023), Fit::Gone(input + 1024 * MILLION));
-    assert_eq!(asked.fit(price, &left(-5, 0)), Ok(Fit::Gone(input + 1024 * MILLION)));
-    let short = Asked::of(br#"{"model":"m","max_tokens":3,"messages":[]}"#);
+    assert_eq!(request.fit(price, &left(-5, 0)), Ok(Fit::Gone(input + 1024 * MILLION)));
+    let short = ModelRequest::of(Protocol::Messages, br#"{"model":"m","max_tokens":3,"messages":[]}"#);
     assert_eq!(
         short.fit(price, &left(input + 3 * MILLION, input + 3 * MILLION)),
         Ok(Fit::Whole),
@@ -93,9 +98,9 @@ fn a_lowered_request_is_the_same_but_for_its_numbers() {
     let lowered = |thinking: Value, output: i64| {
         let whole = json!({"thinking": thinking, "model": "m", "max_tokens": 64_000, "messages": []});
         let body = body(&whole);
-        let mut asked = Asked::of(&body);
-        let text = asked.lower(&body, output);
-        assert_eq!(asked.most_output(None), output);
+        let mut request = ModelRequest::of(Protocol::Messages, &body);
+        let text = request.lower(&body, output);
+        assert_eq!(request.most_output(0, false), output);
         let less: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(
             (&less["model"], &less["messages"], &less["max_tokens"]),
@@ -126,18 +131,18 @@ proptest! {
             whole["thinking"] = json!({"type": "enabled", "budget_tokens": budget});
         }
         let body = body(&whole);
-        let mut asked = Asked::of(&body);
+        let mut request = ModelRequest::of(Protocol::Messages, &body);
         let price = Price { input: prices.0, output: prices.1 };
-        let cost = |asked: &Asked| {
-            let bounds = asked.bounds.as_ref().unwrap();
+        let cost = |request: &ModelRequest| {
+            let bounds = request.bounds.as_ref().unwrap();
             bounds.cost(price, bounds.output.value)
         };
-        match asked.fit(price, &left(left_micros, left_micros)).unwrap() {
-            Fit::Whole => prop_assert!(cost(&asked) <= left_micros),
+        match request.fit(price, &left(left_micros, left_micros)).unwrap() {
+            Fit::Whole => prop_assert!(cost(&request) <= left_micros),
             Fit::Lowered(output) => {
-                prop_assert!(cost(&asked) > left_micros, "it would have fitted");
-                let sent = asked.lower(&body, output);
-                prop_assert!(cost(&asked) <= left_micros);
+                prop_assert!(cost(&request) > left_micros, "it would have fitted");
+                let sent = request.lower(&body, output);
+                prop_assert!(cost(&request) <= left_micros);
                 let sent: Value = serde_json::from_slice(&sent).unwrap();
                 prop_assert_eq!(&sent["max_tokens"], &json!(output));
                 let thought = sent["thinking"]["budget_tokens"].as_i64().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An upper bound on the input tokens of a request, computed before the request is forwarded. A caller with a budget
+//! The bounds of a request of the Messages API, computed before the request is forwarded. A caller with a budget
 //! must not be able to make a request look cheaper than it is.
 //!
 //! A token is at least one byte of text, so a request has at most as many tokens as bytes. Content that is billed
@@ -6,33 +6,29 @@
 //! fields are refused, because the provider may run them, and bill them, by itself.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+
+use super::request::{Bounds, Thinking};
+use super::weight::{Length, Number, PREAMBLE, Weigh, Weighed, Weight, place};
 
 /// More tokens than any provider bills for one image, since providers scale images down.
 const IMAGE: i64 = 5_000;
-/// The largest context window of any model. The length of a document is unknown until the provider unpacks it.
-const WINDOW: i64 = 1_000_000;
-/// An upper bound on the tokens that a provider adds for tool use or structured output, and for each tool that it
-/// defines itself.
-const PREAMBLE: i64 = 1_000;
 /// The tool types that the provider defines and the agent runs.
 const KNOWN_TOOLS: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
 
 /// A request of the Messages API, with all fields whose cost is known.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Fields<'a> {
+struct Fields<'a> {
     #[serde(borrow)]
-    pub(super) model: Cow<'a, str>,
+    model: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) max_tokens: &'a RawValue,
+    max_tokens: &'a RawValue,
     #[serde(borrow)]
-    pub(super) thinking: Option<&'a RawValue>,
+    thinking: Option<&'a RawValue>,
     messages: Weighed<Message>,
     tools: Option<Weighed<Tool>>,
     output_config: Option<IgnoredAny>,
@@ -61,76 +57,55 @@ pub(super) struct Fields<'a> {
 
 impl Fields<'_> {
     /// The maximum number of input tokens of a request with this many bytes.
-    pub(super) fn most_input(&self, bytes: usize) -> i64 {
-        let tools = self.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(PREAMBLE));
+    fn most_input(&self, bytes: usize) -> i64 {
         let form = self.output_config.is_some() || self.output_format.is_some();
-        let weight = self.messages.weight;
-        let tokens = i64::try_from(bytes)
-            .unwrap_or(i64::MAX)
-            .saturating_add(weight.tokens)
-            .saturating_add(tools.unwrap_or(if form { PREAMBLE } else { 0 }));
-        if weight.documents { tokens.max(0).saturating_add(WINDOW) } else { tokens.max(0) }
+        let tools = self.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(PREAMBLE));
+        self.messages.weight.most_input(bytes, tools.unwrap_or(if form { PREAMBLE } else { 0 }))
     }
 }
 
-/// How much a part of a request differs from one token per byte.
-#[derive(Clone, Copy, Debug, Default)]
-struct Weight {
-    tokens: i64,
-    documents: bool,
+/// The model that a request names and the bounds of its cost.
+pub(super) fn bounds(body: &[u8]) -> Result<(String, Bounds), String> {
+    let fields: Fields<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let output = Number::of(body, fields.max_tokens).ok_or("max_tokens must be a whole number")?;
+    let thinking = fields.thinking.map(|raw| thinking(body, raw)).transpose()?.flatten();
+    let bounds = Bounds {
+        input: fields.most_input(body.len()),
+        // The most expensive way is to write all of the input to a cache, and for an hour if the request allows it.
+        input_twentieths: if may_keep_long(body) { 40 } else { 25 },
+        output,
+        output_is_absent: false,
+        thinking,
+        hides_output: fields.thinking.is_some_and(thinks),
+    };
+    Ok((fields.model.into_owned(), bounds))
 }
 
-impl Weight {
-    fn of(tokens: i64) -> Self {
-        Self { tokens, documents: false }
+fn thinking(body: &[u8], raw: &RawValue) -> Result<Option<Thinking>, String> {
+    #[derive(Deserialize)]
+    struct Wanted<'a> {
+        #[serde(borrow)]
+        budget_tokens: Option<&'a RawValue>,
     }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            tokens: self.tokens.saturating_add(other.tokens),
-            documents: self.documents || other.documents,
-        }
-    }
+    let wanted: Wanted<'_> = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+    let Some(budget) = wanted.budget_tokens else { return Ok(None) };
+    let budget = Number::of(body, budget).ok_or("thinking.budget_tokens must be a whole number")?;
+    Ok(Some(Thinking { budget, place: place(body, raw) }))
 }
 
-/// Content that is weighed while it is parsed and then dropped, because a request may have millions of such items.
-trait Weigh {
-    fn weight(&self) -> Result<Weight, String>;
+/// Whether this `thinking` value makes the model think. Anything but an explicit `disabled` counts.
+fn thinks(raw: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Wanted {
+        r#type: String,
+    }
+    serde_json::from_str::<Wanted>(raw.get()).map_or(true, |wanted| wanted.r#type != "disabled")
 }
 
-/// A list or a plain text of which only the weight is kept.
-struct Weighed<T> {
-    weight: Weight,
-    _what: PhantomData<T>,
-}
-
-impl<'de, T: Weigh + Deserialize<'de>> Deserialize<'de> for Weighed<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let weight = deserializer.deserialize_any(Scale::<T>(PhantomData))?;
-        Ok(Self { weight, _what: PhantomData })
-    }
-}
-
-struct Scale<T>(PhantomData<T>);
-
-impl<'de, T: Weigh + Deserialize<'de>> Visitor<'de> for Scale<T> {
-    type Value = Weight;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a list")
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Weight, E> {
-        Ok(Weight::default())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Weight, A::Error> {
-        let mut all = Weight::default();
-        while let Some(item) = items.next_element::<T>()? {
-            all = all.and(item.weight().map_err(A::Error::custom)?);
-        }
-        Ok(all)
-    }
+/// Whether the body can contain a `ttl` field, even if its letters are escaped.
+fn may_keep_long(body: &[u8]) -> bool {
+    let letter = |six: &[u8]| six.eq_ignore_ascii_case(br"\u0074") || six.eq_ignore_ascii_case(br"\u006c");
+    body.windows(3).any(|three| three == b"ttl") || body.windows(6).any(letter)
 }
 
 #[derive(Deserialize)]
@@ -179,27 +154,6 @@ impl Weigh for Block {
     }
 }
 
-/// The length of a string, without the string itself.
-struct Length(i64);
-
-impl<'de> Deserialize<'de> for Length {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Measure;
-        impl Visitor<'_> for Measure {
-            type Value = Length;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Length, E> {
-                Ok(Length(i64::try_from(text.len()).unwrap_or(i64::MAX)))
-            }
-        }
-        deserializer.deserialize_str(Measure)
-    }
-}
-
 #[derive(Deserialize)]
 struct Tool {
     #[serde(rename = "type")]
@@ -222,6 +176,7 @@ impl Weigh for Tool {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::weight::WINDOW;
     use super::*;
 
     /// The maximum number of tokens of a request with this message and these other fields, minus its number of bytes.

@@ -1,0 +1,165 @@
+//! Which model a session gets: from our table, from the list of a chat endpoint, or the default.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, routing};
+use serde_json::{Value, json};
+
+use crate::harness::Setup;
+use crate::live::{Live, id};
+use crate::model_proxy::serve;
+
+/// An endpoint whose list of models the test can change.
+struct Endpoint {
+    base: String,
+    list: Arc<Mutex<(StatusCode, String)>>,
+    reads: Arc<AtomicUsize>,
+}
+
+impl Endpoint {
+    async fn listing(names: &[&str]) -> Self {
+        let list = Arc::new(Mutex::new((StatusCode::OK, list_of(names))));
+        let reads = Arc::new(AtomicUsize::new(0));
+        let (shown, counter) = (Arc::clone(&list), Arc::clone(&reads));
+        let answer = move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let (status, body) = shown.lock().unwrap().clone();
+            let location = (header::LOCATION, "http://127.0.0.1:1/v1/models");
+            async move { (status, [location], body).into_response() as Response }
+        };
+        let address = serve(Router::new().route("/v1/models", routing::get(answer))).await;
+        Self { base: format!("http://{address}/v1"), list, reads }
+    }
+
+    fn change(&self, status: u16, body: String) {
+        *self.list.lock().unwrap() = (StatusCode::from_u16(status).unwrap(), body);
+    }
+
+    async fn live(&self, setup: Setup) -> Live {
+        let live = Live::with(setup.set("OPENAI_BASE_URL", &self.base)).await;
+        live.agent.behave(|manner| manner.echoes = false);
+        live
+    }
+}
+
+fn list_of(names: &[&str]) -> String {
+    let data: Vec<_> = names.iter().map(|name| json!({ "id": name, "object": "model" })).collect();
+    json!({ "object": "list", "data": data }).to_string()
+}
+
+async fn create(live: &Live, agent_config: Value) -> (u16, Value) {
+    let body = json!({ "sessionType": "coding", "clientType": "web", "agentConfig": agent_config });
+    live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, None).await
+}
+
+/// The stored id of the session's model, and the model that its agent is prompted with.
+async fn chosen(live: &Live, agent_config: Value) -> (Option<String>, String) {
+    let (status, answer) = create(live, agent_config).await;
+    assert_eq!(status, 201, "{answer}");
+    let session = answer["sessionId"].as_str().unwrap();
+    let record = live.app.store.session_any(id(session)).await.unwrap().unwrap();
+    live.prompt(session, "hi").await;
+    let turn = live.next_turn().await;
+    (record.agent_config.and_then(|config| config.model_id), turn.model)
+}
+
+#[tokio::test]
+async fn a_model_that_nobody_serves_is_refused_with_the_fields_name() {
+    let endpoint = Endpoint::listing(&["qwen3:8b", "gpt-5.2"]).await;
+    let only_chat = endpoint.live(Setup::sqlite()).await;
+    let only_messages = Live::with(Setup::sqlite().set("ANTHROPIC_API_KEY", "k")).await;
+    let scripted = Live::with(Setup::sqlite()).await;
+    for (live, model, why) in [
+        (&only_chat, "claude-opus-4.6", "Claude Opus 4.6 needs ANTHROPIC_API_KEY, which is not set"),
+        (&only_chat, "llama", "No configured provider serves the model llama"),
+        (&only_chat, "codestral", "No configured provider serves the model codestral"),
+        (&only_chat, "two words", "No configured provider serves the model two words"),
+        (&only_messages, "gpt-5.2", "GPT-5.2 needs OPENAI_BASE_URL, which is not set"),
+        (&only_messages, "gpt-2", "No configured provider serves the model gpt-2"),
+        (&scripted, "gpt-2", "No configured provider serves the model gpt-2"),
+    ] {
+        let (status, answer) = create(live, json!({ "modelId": model })).await;
+        assert_eq!(
+            (status, &answer["error"]),
+            (400, &json!(format!("agentConfig.modelId: {why}"))),
+            "{answer}"
+        );
+    }
+    let (status, answer) = create(&scripted, json!({ "reasoningEffort": "extreme" })).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("reasoningEffort"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_listed_model_is_used_under_its_listed_name() {
+    let endpoint = Endpoint::listing(&["qwen3:8b", "openai/gpt-5.2", "claude-sonnet-4-6"]).await;
+    let live = endpoint.live(Setup::sqlite().set("ANTHROPIC_API_KEY", "k")).await;
+    for (wanted, stored, used) in [
+        ("qwen3:8b", "qwen3:8b", "litellm/qwen3:8b"),
+        ("litellm/qwen3:8b", "qwen3:8b", "litellm/qwen3:8b"),
+        ("gpt-5-2", "openai/gpt-5.2", "litellm/openai/gpt-5.2"),
+        ("claude-opus-4-6", "claude-opus-4.6", "anthropic/claude-opus-4-6"),
+        ("claude-sonnet-4-6", "claude-sonnet-4.6", "anthropic/claude-sonnet-4-6"),
+        ("litellm/claude-sonnet-4-6", "litellm/claude-sonnet-4-6", "litellm/claude-sonnet-4-6"),
+    ] {
+        let chosen = chosen(&live, json!({ "modelId": wanted })).await;
+        assert_eq!(chosen, (Some(stored.to_owned()), used.to_owned()), "{wanted}");
+    }
+    assert_eq!(chosen(&live, json!({})).await.1, "anthropic/claude-sonnet-4-6", "the default");
+    assert_eq!(endpoint.reads.load(Ordering::SeqCst), 1, "the list is cached");
+}
+
+#[tokio::test]
+async fn an_endpoint_alone_provides_the_default_model_unless_the_operator_names_one() {
+    let endpoint = Endpoint::listing(&["first", "second"]).await;
+    let live = endpoint.live(Setup::sqlite()).await;
+    assert_eq!(chosen(&live, json!({})).await, (None, "litellm/first".to_owned()));
+    let named = endpoint.live(Setup::sqlite().set("DEFAULT_MODEL", "second")).await;
+    assert_eq!(chosen(&named, json!({})).await.1, "litellm/second");
+    // An endpoint without a list can still be used, with the model that the operator names.
+    endpoint.change(404, String::new());
+    let unlisted = endpoint.live(Setup::sqlite().set("DEFAULT_MODEL", "hidden")).await;
+    assert_eq!(chosen(&unlisted, json!({})).await.1, "litellm/hidden");
+    assert_eq!(chosen(&unlisted, json!({ "modelId": "hidden" })).await.1, "litellm/hidden");
+}
+
+#[tokio::test]
+async fn a_hostile_list_is_bounded_and_not_believed() {
+    let endpoint = Endpoint::listing(&[]).await;
+    let huge = list_of(&["x".repeat(5 << 20).as_str()]);
+    for (status, body) in [
+        (200, huge),
+        (200, "{".to_owned()),
+        (200, "[]".to_owned()),
+        (307, list_of(&["m"])),
+        (500, list_of(&["m"])),
+    ] {
+        endpoint.change(status, body);
+        let live = endpoint.live(Setup::sqlite()).await;
+        let (status, answer) = create(&live, json!({ "modelId": "m" })).await;
+        assert_eq!((status, &answer["code"]), (503, &json!("unavailable")), "{answer}");
+    }
+    let before = endpoint.reads.load(Ordering::SeqCst);
+    let live = endpoint.live(Setup::sqlite()).await;
+    for _ in 0..3 {
+        assert_eq!(create(&live, json!({ "modelId": "m" })).await.0, 503);
+    }
+    assert_eq!(
+        endpoint.reads.load(Ordering::SeqCst),
+        before + 1,
+        "a broken endpoint is not asked all the time"
+    );
+}
+
+#[tokio::test]
+async fn reasoning_effort_reaches_the_agent_as_a_variant() {
+    let live = Live::with(Setup::sqlite()).await;
+    for (effort, variant) in [("quick", Some("low")), ("normal", None), ("deep", Some("high"))] {
+        let session = live.session_with(&json!({ "agentConfig": { "reasoningEffort": effort } })).await;
+        live.prompt(&session, "hi").await;
+        assert_eq!(live.next_turn().await.variant.as_deref(), variant, "{effort}");
+    }
+}
