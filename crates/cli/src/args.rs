@@ -2,6 +2,7 @@
 
 mod actions;
 mod audit;
+mod automations;
 mod gateway;
 mod login;
 mod orgs;
@@ -23,6 +24,9 @@ use crate::complete;
 
 pub(crate) use actions::{ActionsCommand, ModesCommand};
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
+pub(crate) use automations::{
+    AutomationSettings, AutomationsArgs, AutomationsCommand, RunsArgs, RunsCommand,
+};
 pub(crate) use gateway::{GatewayArgs, web_url};
 pub(crate) use login::{ApproveArgs, ContextCommand, LOCAL, LoginArgs};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
@@ -70,6 +74,10 @@ pub(crate) enum Command {
     Repos(ReposArgs),
     /// Manage the configurations that sessions start from
     Configurations(ConfigurationsArgs),
+    /// Manage automations: agents that start by hand, by a webhook or by a schedule
+    Automations(AutomationsArgs),
+    /// List, cancel, repeat, assign and settle runs of automations
+    Runs(RunsArgs),
     /// Show requests, tokens and cost of models, by day, model or session
     Usage(UsageArgs),
     /// Log in to a gateway and use it for later commands, also from another machine

@@ -50,6 +50,15 @@ pub(crate) fn grants() -> Vec<CompletionCandidate> {
     })
 }
 
+pub(crate) fn automations() -> Vec<CompletionCandidate> {
+    remote(async |client| Ok(to_completions(crate::automations::candidates(&client).await?)))
+        .unwrap_or_default()
+}
+
+pub(crate) fn runs() -> Vec<CompletionCandidate> {
+    remote(async |client| Ok(to_completions(crate::runs::candidates(&client).await?))).unwrap_or_default()
+}
+
 pub(crate) fn contexts() -> Vec<CompletionCandidate> {
     let saved = LoginContexts::load().unwrap_or_default().contexts;
     saved.iter().map(|one| CompletionCandidate::new(&one.name)).collect()

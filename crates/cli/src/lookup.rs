@@ -56,11 +56,13 @@ impl<T: Display> Candidate<T> {
 pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
 
 const ORG: Kind = Kind("organization", "proliferate orgs ls");
-const USER: Kind = Kind("member", "proliferate users ls");
+pub(crate) const USER: Kind = Kind("member", "proliferate users ls");
 const KEY: Kind = Kind("key", "proliferate keys ls");
 const GRANT: Kind = Kind("grant", "proliferate policy grants ls --all");
 pub(crate) const REPO: Kind = Kind("repository", "proliferate repos ls");
 pub(crate) const CONFIGURATION: Kind = Kind("configuration", "proliferate configurations ls");
+pub(crate) const AUTOMATION: Kind = Kind("automation", "proliferate automations ls");
+pub(crate) const RUN: Kind = Kind("run", "proliferate runs ls");
 pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
 
 /// The one candidate that `wanted` matches: by id, otherwise by name, otherwise by id prefix.

@@ -2,6 +2,7 @@
 
 mod actions;
 mod args;
+mod automations;
 mod clean;
 mod complete;
 mod configurations;
@@ -25,6 +26,7 @@ mod orgs;
 mod policy;
 mod questions;
 mod repos;
+mod runs;
 mod sandbox;
 mod secrets;
 mod serve;
@@ -104,6 +106,8 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Doctor => doctor::run(context).await,
         Command::Repos(args) => repos::run(context, args).await,
         Command::Configurations(args) => configurations::run(context, args).await,
+        Command::Automations(args) => automations::run(context, args).await,
+        Command::Runs(args) => runs::run(context, args).await,
         Command::Usage(args) => usage::run(context, args).await,
         Command::Login(args) => login::login(context, args).await,
         Command::Logout { name } => login::logout(context, name).await,

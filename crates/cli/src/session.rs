@@ -227,7 +227,7 @@ fn names(ids: &[SessionId]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn standard_input() -> Result<String, Failure> {
+pub(crate) fn standard_input() -> Result<String, Failure> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
     read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}")))?;

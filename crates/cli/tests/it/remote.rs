@@ -160,3 +160,44 @@ fn repositories_configurations_and_usage_are_managed_from_another_machine() {
     assert!(usage.contains("COST") && usage.contains("no budget"), "{usage}");
     assert_eq!(laptop.run(&["usage", "--by", "week"]).code, 2);
 }
+
+#[test]
+fn automations_and_runs_are_managed_from_another_machine() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let laptop = Laptop::new();
+    laptop.log_in(&machine, &server.url(""));
+    let missing = laptop.run(&["automations", "new", "Nightly"]);
+    assert!(missing.code == 2 && missing.err.contains("--instructions"), "{}", missing.err);
+    let new = ["automations", "new", "Nightly", "--instructions", "Check the build", "--webhook", "generic"];
+    let made = laptop.json(&new);
+    assert!(made["webhook"]["secret"].is_string() && made["enabled"] == true, "{made}");
+    let never = laptop.run(&["automations", "set", "nightly", "--cron", "0 0 31 2 *"]);
+    assert_eq!(never.code, 1, "{}", never.out);
+    let cron = ["automations", "set", "nightly", "--cron", "0 3 * * *", "--time-zone", "Europe/Berlin"];
+    assert_eq!(laptop.json(&cron)["cron"]["timeZone"], "Europe/Berlin");
+    let shown = laptop.run(&["automations", "show", "Nightly"]);
+    assert!(
+        shown.out.contains("cron 0 3 * * * Europe/Berlin") && shown.out.contains("Check the build"),
+        "{}",
+        shown.out
+    );
+    assert_eq!(laptop.run(&["automations", "disable", "Nightly"]).code, 0);
+    assert_eq!(laptop.json(&["automations", "ls"])[0]["enabled"], false);
+    assert_eq!(laptop.run(&["automations", "enable", "Nightly"]).code, 0);
+
+    let run = laptop.json(&["automations", "run", "Nightly", "--context", r#"{"a":1}"#]);
+    let id = run["id"].as_str().unwrap();
+    let wrong = laptop.run(&["automations", "run", "Nightly", "--context", "[1]"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.err);
+    assert_eq!(laptop.json(&["runs", "ls", "--automation", "Nightly"])[0]["id"], *id);
+    assert_eq!(laptop.json(&["runs", "show", &id[..18]])["automationName"], "Nightly");
+    let assigned = laptop.json(&["runs", "assign", id, "--to", "owner@localhost"]);
+    assert!(assigned["assignedTo"].is_string(), "{assigned}");
+    assert_eq!(laptop.json(&["runs", "assign", id, "--nobody"])["assignedTo"], Value::Null);
+    assert_eq!(laptop.json(&["runs", "cancel", id])["status"], "cancelled");
+    let again = laptop.json(&["runs", "rerun", id]);
+    assert_eq!(again["rerunOf"], *id);
+    assert_eq!(laptop.run(&["runs", "cancel", again["id"].as_str().unwrap()]).code, 0);
+    assert_eq!(laptop.json(&["automations", "rm", "Nightly"])["removed"][0], made["id"]);
+}
