@@ -18,6 +18,7 @@ use std::str::FromStr;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
+use proto::http::SecretPurpose;
 use proto::{EgressMode, Role, UnknownWord};
 
 use crate::complete;
@@ -300,6 +301,9 @@ pub(crate) enum SecretsCommand {
         key: String,
         /// The value, or `-`
         value: String,
+        /// A credential of the gateway that no sandbox gets, or a variable for sandboxes; kept for life
+        #[arg(long, default_value = "platform", value_parser = words(&[SecretPurpose::Platform, SecretPurpose::Env], SecretPurpose::as_str))]
+        purpose: SecretPurpose,
         #[command(flatten)]
         owner: SecretOwner,
     },
@@ -315,7 +319,7 @@ pub(crate) enum SecretsCommand {
         #[command(flatten)]
         owner: SecretOwner,
     },
-    /// Store every KEY=VALUE of a .env file; `-` reads standard input
+    /// Store every KEY=VALUE of a .env file as variables for sandboxes; `-` reads standard input
     Import {
         /// The file, or `-`
         file: PathBuf,

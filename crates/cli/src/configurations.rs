@@ -30,7 +30,7 @@ pub(crate) async fn run(context: &Context, args: ConfigurationsArgs) -> Result<(
         }
         ConfigurationsCommand::Rename { configuration, name } => {
             let id = find(&client, &configuration).await?;
-            let change = ChangeConfiguration { name: Some(name), repos: None, system_prompt: None };
+            let change = ChangeConfiguration { name: Some(name), ..ChangeConfiguration::default() };
             let changed = client.change_configuration(id, &change).await?;
             context.out.result(&json!(changed), &format!("{id} is now {}", changed.name));
         }

@@ -20,6 +20,7 @@ mod audit;
 mod db;
 mod egress;
 mod hidden;
+mod inside;
 mod keys;
 mod operator;
 mod orgs;
@@ -46,6 +47,9 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     if let Some(code) = hidden::run() {
+        return code;
+    }
+    if let Some(code) = inside::run() {
         return code;
     }
     // Enables the crash points that tests use; a no-op in every other build.

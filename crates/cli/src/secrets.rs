@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use gate::{AdminChange, Subject};
+use proto::http::SecretPurpose;
 use proto::{OrgId, dotenv, iso};
 use secrecy::SecretString;
 use serde_json::json;
@@ -15,16 +16,16 @@ use crate::failure::Failure;
 
 pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<(), Failure> {
     match command {
-        SecretsCommand::Set { key, value, owner } => {
+        SecretsCommand::Set { key, value, purpose, owner } => {
             let value = if value == "-" { trimmed(read(Path::new("-"))?) } else { value };
-            let created = set(context, &owner, &[(key.clone(), value)]).await? == 1;
+            let created = set(context, &owner, purpose, &[(key.clone(), value)]).await? == 1;
             let verb = if created { "stored" } else { "replaced" };
             context.out.result(&json!({ "key": key, "created": created }), &format!("{key} {verb}"));
         }
         SecretsCommand::Import { file, owner } => {
             let pairs = dotenv::parse(&read(&file)?)
                 .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-            let created = set(context, &owner, &pairs).await?;
+            let created = set(context, &owner, SecretPurpose::Env, &pairs).await?;
             let replaced = pairs.len() - created;
             let sentence = format!("{created} stored, {replaced} replaced");
             context.out.result(&json!({ "created": created, "replaced": replaced }), &sentence);
@@ -44,35 +45,47 @@ pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<()
 }
 
 /// Stores either all pairs or none, and returns how many were new.
-async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)]) -> Result<usize, Failure> {
+async fn set(
+    context: &Context,
+    owner: &SecretOwner,
+    purpose: SecretPurpose,
+    pairs: &[(String, String)],
+) -> Result<usize, Failure> {
     let store = context.store().await?;
     let (org, scope) = scope(context, &store, owner).await?;
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (key.clone(), SecretString::from(value.as_str()))).collect();
     let change = AdminChange::secrets("set", scope, pairs.iter().map(|(key, _)| key.as_str()));
     let store = context.administer(&store, org, &change).await?;
-    Ok(context.vault(&store).await?.set_all(org, scope, &pairs, None).await?)
+    Ok(context.vault(&store).await?.put(org, scope, purpose, &pairs, None).await?)
 }
 
 async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     let store = context.store().await?;
     let secrets = store.secrets(context.org(&store, org).await?).await?;
-    let owner = |entry: &SecretEntry| match entry.scope() {
+    let owner = |entry: &SecretEntry| match entry.scope {
         Scope::Org => "organization".to_owned(),
         Scope::Repo(id) => format!("repo {id}"),
         Scope::Configuration(id) => format!("configuration {id}"),
+        Scope::Session(id) => format!("session {id}"),
     };
     let rows: Vec<_> = secrets
         .iter()
         .map(|entry| {
-            vec![entry.key.clone(), owner(entry), context.ago(entry.updated_at), entry.key_id.clone()]
+            vec![
+                entry.key.clone(),
+                entry.purpose.as_str().to_owned(),
+                owner(entry),
+                context.ago(entry.updated_at),
+                entry.key_id.clone(),
+            ]
         })
         .collect();
     let values = secrets.iter().map(|entry| {
-        json!({ "key": entry.key, "scope": entry.scope().as_str(), "owner": owner(entry),
+        json!({ "key": entry.key, "purpose": entry.purpose.as_str(), "scope": entry.scope.as_str(), "owner": owner(entry),
             "updatedAt": iso::text(&entry.updated_at), "sealedBy": entry.key_id })
     });
-    context.out.list(values.collect(), &["KEY", "OWNER", "UPDATED", "SEALED BY"], &rows);
+    context.out.list(values.collect(), &["KEY", "PURPOSE", "OWNER", "UPDATED", "SEALED BY"], &rows);
     Ok(())
 }
 

@@ -87,6 +87,7 @@ impl AdminChange {
             Scope::Org => "the organization".to_owned(),
             Scope::Repo(id) => format!("repository {id}"),
             Scope::Configuration(id) => format!("configuration {id}"),
+            Scope::Session(id) => format!("session {id}"),
         };
         let names: Vec<_> = names.into_iter().collect();
         Self::new(Subject::Secret, operation, format!("of {owner}: {}", names.join(", ")))

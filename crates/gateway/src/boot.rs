@@ -33,14 +33,14 @@ use crate::llm::{Llm, LlmError, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{
     Insecure, Inside, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, Saved,
-    SnapshotError, keep_pool,
+    SnapshotError, keep_environments, keep_pool,
 };
 use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
-    ExportSource, GitSource, HttpNeeds, HttpTools, LiveSandboxes, PlatformSource, Registry, UPLOADS,
-    agent_files,
+    ExportSource, GitSource, HttpNeeds, HttpTools, LiveSandboxes, PlatformSource, Registry, ServicesSource,
+    UPLOADS, agent_files,
 };
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
@@ -194,6 +194,7 @@ impl Gateway {
         let successor =
             lost.map(|lost| tokio::spawn(stop_when_replaced(lost, life.clone(), config.stop_after)));
         let pool = tokio::spawn(keep_pool(self.app.runtime.clone()));
+        let environments = tokio::spawn(keep_environments(self.app.runtime.clone()));
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
@@ -208,6 +209,7 @@ impl Gateway {
         let (drained, answered) = tokio::join!(life.drained(), model);
         let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, environments).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, credentials).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, schedules).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, runs).await;
@@ -255,11 +257,12 @@ struct Parts {
 fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> Arc<GitService> {
     let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
     Arc::new_cyclic(|git| {
+        let sandboxes = Arc::new(SessionSandboxes(app.clone()));
         let (store, clock) = (store.clone(), clock.clone());
         let platform = PlatformSource {
             store: store.clone(),
             clock: clock.clone(),
-            sandboxes: Arc::new(SessionSandboxes(app.clone())),
+            sandboxes: sandboxes.clone(),
             upload_slots: Arc::new(Semaphore::new(UPLOADS)),
         };
         let http = HttpNeeds {
@@ -269,6 +272,7 @@ fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> A
         };
         let sources = Registry::new(vec![
             Box::new(platform),
+            Box::new(ServicesSource(sandboxes)),
             Box::new(GitSource(git.clone())),
             Box::new(ExportSource::new(store.clone())),
             Box::new(HttpTools::new(http)),
@@ -304,6 +308,7 @@ fn runtime(
             search_path: config.search_path.clone(),
         },
         store: parts.store.clone(),
+        vault: parts.vault.clone(),
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
         gate: gate.clone(),

@@ -3,6 +3,8 @@
 
 mod agent;
 pub(crate) mod auto_start;
+pub(crate) mod env_files;
+mod environment;
 mod key;
 mod launch;
 mod leave;
@@ -13,10 +15,12 @@ mod repositories;
 mod room;
 mod sandboxes;
 mod service;
+pub(crate) mod services;
 mod snapshot;
 mod system;
 
 pub use agent::{Agent, Door};
+pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_environments};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
 pub(crate) use leave::{end_left_behind, leave};

@@ -1,4 +1,5 @@
-//! The tools behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from a file.
+//! The tools behind the gate: the platform's own tools, services of an app, pushes and pull requests, exports, and HTTP
+//! tools from a file.
 //! Each source is registered at boot and holds the dependencies of its tools.
 
 mod arguments;
@@ -16,6 +17,7 @@ mod request_env_variables;
 mod save_env_files;
 mod save_service_commands;
 mod save_snapshot;
+mod services;
 mod start_services;
 mod verify;
 
@@ -34,6 +36,7 @@ pub(crate) use http_tool::{HttpNeeds, HttpTools};
 pub(crate) use live_sandboxes::LiveSandboxes;
 pub(crate) use modes::{agent_files, refusal as mode_refusal, tools as agent_tools};
 pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, PlatformTool};
+pub(crate) use services::{ServiceAct, ServicesSource};
 pub(crate) use verify::UPLOADS;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
@@ -81,6 +84,9 @@ pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFa
     let plain = |risk| ToolFacts { risk, writes: None, mode_key: None };
     if platform::is_gateway_tool(&name) {
         return Some(plain(platform::RISK));
+    }
+    if services::find(&name).is_some() {
+        return Some(plain(services::RISK));
     }
     if let Some(known) = git::known(&name) {
         return Some(known);

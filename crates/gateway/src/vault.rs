@@ -1,7 +1,7 @@
 //! The vault: secrets are encrypted with AES-256-GCM before they reach the database, and decrypted only where they
 //! are used.
 //!
-//! The owner of a value (organization, scope, name) is associated data: a ciphertext copied to another row does not
+//! The owner of a value (organization, scope, name) and its purpose are associated data: a ciphertext copied to another row does not
 //! decrypt. No API returns a value; only code that acts with it calls [`Vault::open`].
 
 use std::path::PathBuf;
@@ -13,9 +13,10 @@ use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
 use gate::Permit;
 use parking_lot::RwLock;
-use proto::{OrgId, SecretId, UserId};
+use proto::http::SecretPurpose;
+use proto::{OrgId, SecretId, SessionId, UserId};
 use secrecy::{ExposeSecret as _, SecretString};
-use store::{NewEvent, NewSecret, Scope, Sealed, Store, StoreError};
+use store::{NewEvent, NewSecret, Scope, Sealed, SealedSecret, Store, StoreError};
 
 use crate::keyring::{Keyring, KeyringError, key_id};
 
@@ -31,6 +32,21 @@ pub struct Vault {
     rng: Rng,
     keys: Arc<RwLock<Vec<VaultKey>>>,
     file: Option<PathBuf>,
+}
+
+/// What a sandbox may be given of the vault. There is no variant for platform secrets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Injected {
+    Variables,
+    Files,
+}
+
+/// A decrypted secret of a session.
+pub(crate) struct OpenSecret {
+    pub(crate) scope: Scope,
+    /// The name of a variable, or the path of a file.
+    pub(crate) key: String,
+    pub(crate) value: SecretString,
 }
 
 #[derive(Clone)]
@@ -93,7 +109,7 @@ impl Vault {
         Self { store: self.store.recorded(event), ..self.clone() }
     }
 
-    /// Stores a secret, replacing one of the same owner and name. Returns `true` if it is new.
+    /// Stores a platform secret, replacing one of the same owner and name. Returns `true` if it is new.
     pub async fn set(
         &self,
         org: OrgId,
@@ -105,7 +121,8 @@ impl Vault {
         Ok(self.set_all(org, scope, &[(name.to_owned(), value.clone())], by).await? == 1)
     }
 
-    /// Stores all of these secrets or none, replacing those of the same owner and name. Returns how many are new.
+    /// Stores all of these platform secrets or none, replacing those of the same owner and name. Returns how many are
+    /// new.
     pub async fn set_all(
         &self,
         org: OrgId,
@@ -113,15 +130,28 @@ impl Vault {
         pairs: &[(String, SecretString)],
         by: Option<UserId>,
     ) -> Result<usize, VaultError> {
-        pairs.iter().try_for_each(|(name, value)| checked(name, value))?;
+        self.put(org, scope, SecretPurpose::Platform, pairs, by).await
+    }
+
+    /// Stores all of these secrets or none, for any purpose. A secret keeps its purpose for life.
+    pub async fn put(
+        &self,
+        org: OrgId,
+        scope: Scope,
+        purpose: SecretPurpose,
+        pairs: &[(String, SecretString)],
+        by: Option<UserId>,
+    ) -> Result<usize, VaultError> {
+        pairs.iter().try_for_each(|(name, value)| checked(purpose, name, value))?;
         let at: DateTime<Utc> = self.clock.now();
         let mut created = None;
         loop {
             let key = self.present()?;
             let seal = |(name, value): &(String, SecretString)| {
-                let value = self.seal(&key, org, scope, name, value.expose_secret().as_bytes())?;
+                let associated = owner(org, scope, purpose, name);
+                let value = self.seal(&key, &associated, value.expose_secret().as_bytes())?;
                 let (id, key) = (SecretId::from(self.rng.uuid(at)), name.clone());
-                Ok(NewSecret { id, org_id: org, scope, key, value, created_by: by, at })
+                Ok(NewSecret { id, org_id: org, scope, purpose, key, value, created_by: by, at })
             };
             let all = pairs.iter().map(seal).collect::<Result<Vec<_>, VaultError>>()?;
             let store = if created.is_none() { self.store.clone() } else { self.store.unrecorded() };
@@ -147,10 +177,31 @@ impl Vault {
         scope: Scope,
         name: &str,
     ) -> Result<Option<SecretString>, VaultError> {
-        match self.store.sealed_secret(org, scope, name).await? {
+        let purpose = SecretPurpose::Platform;
+        match self.store.sealed_secret(org, scope, purpose, name).await? {
             None => Ok(None),
-            Some(sealed) => Ok(Some(self.unseal(org, scope, name, &sealed)?)),
+            Some(sealed) => Ok(Some(self.unseal(&owner(org, scope, purpose, name), &sealed)?)),
         }
+    }
+
+    /// Decrypts the wanted variables or files of those that a session may use, for its sandbox. Never a platform secret.
+    pub(crate) async fn open_for_session(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        what: Injected,
+        wanted: impl Fn(&SealedSecret) -> bool,
+    ) -> Result<Vec<OpenSecret>, VaultError> {
+        let purpose = match what {
+            Injected::Variables => SecretPurpose::Env,
+            Injected::Files => SecretPurpose::File,
+        };
+        let sealed = self.store.sealed_secrets_of_session(org, session, purpose).await?;
+        let open = |found: SealedSecret| {
+            let value = self.unseal(&owner(org, found.scope, purpose, &found.key), &found.value)?;
+            Ok(OpenSecret { scope: found.scope, key: found.key, value })
+        };
+        sealed.into_iter().filter(|found| wanted(found)).map(open).collect()
     }
 
     /// Re-encrypts everything under an older key with the current one. Returns how many values were changed, and
@@ -164,13 +215,15 @@ impl Vault {
                 return Ok(done);
             }
             for entry in page {
-                let (org, scope) = (entry.org_id, entry.scope());
-                let Some(old) = self.store.sealed_secret(org, scope, &entry.key).await? else { continue };
+                let (org, scope, purpose) = (entry.org_id, entry.scope, entry.purpose);
+                let Some(old) = self.store.sealed_secret(org, scope, purpose, &entry.key).await? else {
+                    continue;
+                };
+                let associated = owner(org, scope, purpose, &entry.key);
                 let named =
                     |source| VaultError::Rotation { org, name: entry.key.clone(), source: Box::new(source) };
-                let value = self.unseal(org, scope, &entry.key, &old).map_err(named)?;
-                let new =
-                    self.seal(&self.present()?, org, scope, &entry.key, value.expose_secret().as_bytes())?;
+                let value = self.unseal(&associated, &old).map_err(named)?;
+                let new = self.seal(&self.present()?, &associated, value.expose_secret().as_bytes())?;
                 // A value that was written meanwhile is already encrypted with the current key.
                 if self.store.reseal_secret(entry.id, old, new).await? {
                     done += 1;
@@ -180,35 +233,22 @@ impl Vault {
         }
     }
 
-    fn seal(
-        &self,
-        key: &VaultKey,
-        org: OrgId,
-        scope: Scope,
-        name: &str,
-        value: &[u8],
-    ) -> Result<Sealed, VaultError> {
+    fn seal(&self, key: &VaultKey, associated: &[u8], value: &[u8]) -> Result<Sealed, VaultError> {
         let nonce = self.rng.bytes::<12>();
-        let payload = Payload { msg: value, aad: &owner(org, scope, name) };
+        let payload = Payload { msg: value, aad: associated };
         let ciphertext =
             key.cipher.encrypt(&Nonce::from(nonce), payload).map_err(|_| VaultError::BadValue)?;
         Ok(Sealed { key_id: key.id.clone(), nonce: nonce.to_vec(), ciphertext })
     }
 
-    fn unseal(
-        &self,
-        org: OrgId,
-        scope: Scope,
-        name: &str,
-        sealed: &Sealed,
-    ) -> Result<SecretString, VaultError> {
+    fn unseal(&self, associated: &[u8], sealed: &Sealed) -> Result<SecretString, VaultError> {
         let wanted = |key: &VaultKey| key.id == sealed.key_id;
         if self.key(wanted).is_none() {
             self.reload()?;
         }
         let key = self.key(wanted).ok_or_else(|| VaultError::UnknownKey(sealed.key_id.clone()))?;
         let nonce: [u8; 12] = sealed.nonce.as_slice().try_into().map_err(|_| VaultError::Tampered)?;
-        let payload = Payload { msg: &sealed.ciphertext, aad: &owner(org, scope, name) };
+        let payload = Payload { msg: &sealed.ciphertext, aad: associated };
         let value = key.cipher.decrypt(&Nonce::from(nonce), payload).map_err(|_| VaultError::Tampered)?;
         String::from_utf8(value).map(SecretString::from).map_err(|_| VaultError::Tampered)
     }
@@ -250,8 +290,9 @@ impl VaultKey {
     }
 }
 
-fn checked(name: &str, value: &SecretString) -> Result<(), VaultError> {
-    if !is_name(name) {
+fn checked(purpose: SecretPurpose, name: &str, value: &SecretString) -> Result<(), VaultError> {
+    // The route that stores a file has checked its path.
+    if purpose != SecretPurpose::File && !is_name(name) {
         return Err(VaultError::BadName);
     }
     if value.expose_secret().len() > MAX_VALUE || value.expose_secret().contains('\0') {
@@ -260,20 +301,21 @@ fn checked(name: &str, value: &SecretString) -> Result<(), VaultError> {
     Ok(())
 }
 
-/// The owner of a value as bytes. Each part has its length, so that no two owners have the same encoding.
-fn owner(org: OrgId, scope: Scope, name: &str) -> Vec<u8> {
+/// The owner and purpose of a value as bytes. Each part has its length, so that no two owners have the same encoding.
+fn owner(org: OrgId, scope: Scope, purpose: SecretPurpose, name: &str) -> Vec<u8> {
     let id = match scope {
         Scope::Org => org.uuid(),
         Scope::Repo(id) => id.uuid(),
         Scope::Configuration(id) => id.uuid(),
+        Scope::Session(id) => id.uuid(),
     };
     let mut out = b"proliferate secret v1".to_vec();
-    for part in [
-        org.uuid().as_bytes().as_slice(),
-        scope.as_str().as_bytes(),
-        id.as_bytes().as_slice(),
-        name.as_bytes(),
-    ] {
+    let org = org.uuid();
+    let parts =
+        [org.as_bytes().as_slice(), scope.as_str().as_bytes(), id.as_bytes().as_slice(), name.as_bytes()];
+    // Platform secrets were stored before there were purposes.
+    let purpose = Some(purpose.as_str().as_bytes()).filter(|_| purpose != SecretPurpose::Platform);
+    for part in parts.into_iter().chain(purpose) {
         out.extend_from_slice(&(part.len() as u64).to_be_bytes());
         out.extend_from_slice(part);
     }

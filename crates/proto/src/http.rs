@@ -7,6 +7,7 @@ mod contract;
 mod create;
 mod device_login;
 mod egress;
+mod environment;
 mod identity;
 mod media;
 mod prompt;
@@ -43,10 +44,16 @@ pub use device_login::{
     WaitingDeviceLogin,
 };
 pub use egress::{EgressEntry, EgressList, EgressQuery, EgressRules};
+pub use environment::{
+    AppliedFile, EnvChangeReply, EnvFileSpec, EnvFileState, EnvKeySpec, EnvKeyState, EnvState, ExposePort,
+    FinishSetup, FinishSetupReply, SecretFileItem, SecretFileList, SecretFileQuery, ServiceEntry,
+    ServiceList, ServiceLog, ServiceStatus, SetSecretFile, StartService, SubmitEnv, SubmitEnvReply,
+    SubmittedEntry, SubmittedSecret, SubmittedVariable, TestServices, TestServicesReply,
+};
 pub use identity::{
     AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
-    MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole,
-    SetSecret, SetSecretReply, TicketKind,
+    MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretPurpose,
+    SecretScope, SetRole, SetSecret, SetSecretReply, TicketKind,
 };
 pub use media::{MediaFile, MediaFiles, MediaQuery, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
@@ -60,6 +67,6 @@ pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, Session
 pub use tools::{ToolCallback, ToolCallbackReply};
 pub use usage::{UsageBy, UsageEntry, UsageQuery, UsageReport, UsageSums};
 pub use workspace::{
-    AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, OrgQuery,
-    RepoEntry, RepoList, RepoPlace,
+    AddRepo, ChangeConfiguration, ChangeRepo, ConfigurationEntry, ConfigurationList, CreateConfiguration,
+    OrgQuery, RepoEntry, RepoList, RepoPlace,
 };

@@ -56,6 +56,9 @@ pub fn hidden_main(word: &OsStr) -> Option<ExitCode> {
     ))
 }
 
+/// The search path of every program, unless the options have another.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// The longest [`Options`] as JSON.
 const MAX_OPTIONS: usize = 256 * 1024;
 

@@ -53,6 +53,7 @@ mod question;
 mod transcript;
 // The network of sandboxes.
 mod egress;
+mod environment;
 // The gate and the ledger.
 mod action_mode;
 mod artifact;
@@ -77,6 +78,7 @@ pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Pl
 pub use db::{Durability, Store};
 pub use device_login::{DeviceLogin, NewDeviceLogin};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
+pub use environment::EnvironmentMark;
 pub use error::StoreError;
 pub use event::{EventBatch, NewBatch};
 pub use evidence::{EvidenceFile, NewEvidence, NewEvidenceFile};
@@ -102,7 +104,7 @@ pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
 pub use sandbox_session::SandboxSession;
 pub use sandbox_token::NewSandboxToken;
-pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
+pub use secret::{NewSecret, Scope, Sealed, SealedSecret, SecretEntry};
 pub use session::{NewSession, Starts};
 pub use session_list::{InvalidCursor, SessionCursor, SessionFilter};
 pub use session_record::SessionRecord;

@@ -33,6 +33,7 @@ impl Migration {
             name: "devices and usage",
             text: include_str!("../migrations/0025_devices_and_usage.sql"),
         },
+        Self { version: 26, name: "environment", text: include_str!("../migrations/0026_environment.sql") },
         Self {
             version: 27,
             name: "trigger context",

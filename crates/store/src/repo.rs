@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::db::{read, write};
 use crate::gate::administer;
-use crate::row::{from_row, storable, word};
+use crate::row::{from_row, storable, storable_json, word};
 use crate::{Store, StoreError};
 
 /// A new repository with a URL. A directory of a user's own machine is created together with its
@@ -52,6 +52,8 @@ pub struct Repo {
     pub branch_given: bool,
     pub is_private: bool,
     pub service_commands: Option<JsonValue>,
+    /// Its environment files, whose paths are inside of it.
+    pub env_files: Option<JsonValue>,
     pub added_by: Option<UserId>,
     pub created_at: DateTime<Utc>,
 }
@@ -74,6 +76,7 @@ from_row!(Repo, row => Repo {
     branch_given: row.try_get("branch_given")?,
     is_private: row.try_get("is_private")?,
     service_commands: row.try_get::<Option<Json<JsonValue>>, _>("service_commands")?.map(|json| json.0),
+    env_files: row.try_get::<Option<Json<JsonValue>>, _>("env_files")?.map(|json| json.0),
     added_by: row.try_get::<Option<Uuid>, _>("added_by")?.map(Into::into),
     created_at: row.try_get("created_at")?,
 });
@@ -88,7 +91,7 @@ macro_rules! repos {
     ($more:literal, $rest:literal) => {
         concat!(
             "SELECT r.id, r.org_id, r.name, r.source, r.url, r.local_path_hash, r.default_branch, r.branch_given,
-            r.is_private, r.service_commands, r.added_by, r.created_at",
+            r.is_private, r.service_commands, r.env_files, r.added_by, r.created_at",
             $more,
             " FROM repos r ",
             $rest
@@ -139,6 +142,28 @@ impl Store {
         write!(self, Disk, tx => {
             sqlx::query(SQL).bind(org).bind(id).bind(branch).execute(&mut *tx).await?;
             Ok(())
+        })
+    }
+
+    /// Changes the service commands and environment files of a repository. `None` keeps a value.
+    pub async fn update_repo(
+        &self,
+        org: OrgId,
+        id: RepoId,
+        service_commands: Option<JsonValue>,
+        env_files: Option<JsonValue>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE repos SET service_commands = COALESCE($3, service_commands),
+            env_files = COALESCE($4, env_files),
+            env_files_updated_at = CASE WHEN $4 IS NULL THEN env_files_updated_at ELSE $5 END WHERE org_id = $1 AND id = $2";
+        let (org, id) = (org.uuid(), id.uuid());
+        let json = |value: Option<JsonValue>| value.map(|value| Json(storable_json(value)));
+        let (commands, files) = (json(service_commands), json(env_files));
+        administer!(self, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(id).bind(commands).bind(files).bind(at)
+                .execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this repository")) } else { Ok(()) }
         })
     }
 

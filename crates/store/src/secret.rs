@@ -1,20 +1,23 @@
 //! The vault's rows: encrypted values by owner. This crate stores them and cannot decrypt them.
 
 use chrono::{DateTime, Utc};
-use proto::{ConfigurationId, OrgId, RepoId, SecretId, UserId};
+use proto::http::SecretPurpose;
+use proto::{ConfigurationId, OrgId, RepoId, SecretId, SessionId, UserId};
 use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::db::{read, write};
 use crate::gate::administer;
+use crate::row::{from_row, word};
 use crate::{Store, StoreError};
 
-/// Who may use a secret: every session of the organization, or those of one repository or configuration.
+/// Who may use a secret: every session of the organization, those of one repository or configuration, or one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Org,
     Repo(RepoId),
     Configuration(ConfigurationId),
+    Session(SessionId),
 }
 
 impl Scope {
@@ -23,6 +26,7 @@ impl Scope {
             Self::Org => "org",
             Self::Repo(_) => "repo",
             Self::Configuration(_) => "configuration",
+            Self::Session(_) => "session",
         }
     }
 
@@ -39,6 +43,18 @@ impl Scope {
             _ => None,
         }
     }
+
+    fn session(self) -> Option<Uuid> {
+        match self {
+            Self::Session(id) => Some(id.uuid()),
+            _ => None,
+        }
+    }
+
+    /// The id of the owner, which the organization itself is for its own secrets.
+    fn owner(self, org: OrgId) -> Uuid {
+        self.repo().or(self.configuration()).or(self.session()).unwrap_or(org.uuid())
+    }
 }
 
 /// An encrypted value and the id of the key that decrypts it.
@@ -49,11 +65,12 @@ pub struct Sealed {
     pub ciphertext: Vec<u8>,
 }
 
-/// A new secret, which replaces one with the same owner and key.
+/// A new secret, which replaces one with the same owner, key and purpose.
 pub struct NewSecret {
     pub id: SecretId,
     pub org_id: OrgId,
     pub scope: Scope,
+    pub purpose: SecretPurpose,
     pub key: String,
     pub value: Sealed,
     pub created_by: Option<UserId>,
@@ -62,121 +79,178 @@ pub struct NewSecret {
 
 impl NewSecret {
     /// Its owner and key, which identify a row.
-    fn place(&self) -> (Uuid, &'static str, Option<Uuid>, Option<Uuid>, &str) {
-        (
-            self.org_id.uuid(),
-            self.scope.as_str(),
-            self.scope.repo(),
-            self.scope.configuration(),
-            self.key.as_str(),
-        )
+    fn place(&self) -> (Uuid, &'static str, Uuid, &str) {
+        (self.org_id.uuid(), self.scope.as_str(), self.scope.owner(self.org_id), self.key.as_str())
     }
 }
 
 /// A secret without its value, for lists.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug)]
 pub struct SecretEntry {
-    #[sqlx(try_from = "Uuid")]
     pub id: SecretId,
-    #[sqlx(try_from = "Uuid")]
     pub org_id: OrgId,
-    #[sqlx(flatten)]
-    pub owner: ScopeColumns,
+    pub scope: Scope,
+    pub purpose: SecretPurpose,
     pub key: String,
     pub key_id: String,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
 }
 
-/// The scope of a secret, from its two nullable columns.
-#[derive(Clone, Debug, FromRow)]
-pub struct ScopeColumns {
-    repo_id: Option<Uuid>,
-    configuration_id: Option<Uuid>,
+/// A secret with its encrypted value.
+#[derive(Clone, Debug)]
+pub struct SealedSecret {
+    pub scope: Scope,
+    pub key: String,
+    pub value: Sealed,
 }
 
-impl SecretEntry {
-    pub fn scope(&self) -> Scope {
-        match (self.owner.repo_id, self.owner.configuration_id) {
-            (Some(id), _) => Scope::Repo(id.into()),
-            (None, Some(id)) => Scope::Configuration(id.into()),
-            (None, None) => Scope::Org,
+/// The scope of a row, from the columns of its possible owners.
+macro_rules! scope_of {
+    ($row:ident) => {{
+        let owner = |column| $row.try_get::<Option<Uuid>, _>(column);
+        if let Some(id) = owner("repo_id")? {
+            Scope::Repo(id.into())
+        } else if let Some(id) = owner("configuration_id")? {
+            Scope::Configuration(id.into())
+        } else {
+            owner("session_id")?.map_or(Scope::Org, |id| Scope::Session(id.into()))
         }
-    }
+    }};
 }
 
-/// Selects a secret by its owner and key; NULL ids compare as equal on both databases.
+from_row!(SecretEntry, row => SecretEntry {
+    id: row.try_get::<Uuid, _>("id")?.into(),
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    scope: scope_of!(row),
+    purpose: word(row.try_get("purpose")?)?,
+    key: row.try_get("key")?,
+    key_id: row.try_get("key_id")?,
+    created_at: row.try_get("created_at")?,
+    updated_at: row.try_get("updated_at")?,
+});
+
+from_row!(SealedSecret, row => SealedSecret {
+    scope: scope_of!(row),
+    key: row.try_get("key")?,
+    value: Sealed {
+        key_id: row.try_get("key_id")?,
+        nonce: row.try_get("nonce")?,
+        ciphertext: row.try_get("ciphertext")?,
+    },
+});
+
+/// Selects a secret by its owner and key.
 macro_rules! by_owner {
-    ($before:literal) => {
+    ($before:literal, $after:literal) => {
         concat!(
             $before,
             " WHERE org_id = $1 AND scope = $2 AND key = $3
-            AND COALESCE(repo_id, configuration_id, org_id) = COALESCE($4, $5, $1)"
+            AND COALESCE(repo_id, configuration_id, session_id, org_id) = $4",
+            $after
+        )
+    };
+}
+
+/// The columns of a [`SecretEntry`].
+macro_rules! entries {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, org_id, repo_id, configuration_id, session_id, purpose, key, key_id, created_at, updated_at
+            FROM secrets ",
+            $rest
         )
     };
 }
 
 impl Store {
-    /// Stores all of these secrets or none, and returns how many are new.
+    /// Stores all of these secrets or none, and returns how many are new. The purpose of an existing secret never changes.
     pub async fn put_secrets(&self, mut all: Vec<NewSecret>) -> Result<u64, StoreError> {
         const SQL: &str =
-            "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce,
+            "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, session_id, purpose, key, key_id, nonce,
             ciphertext, created_by, created_at, updated_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)
-            ON CONFLICT (org_id, scope, COALESCE(repo_id, configuration_id, org_id), key) DO UPDATE
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13)
+            ON CONFLICT (org_id, scope, COALESCE(repo_id, configuration_id, session_id, org_id), key) DO UPDATE
             SET key_id = excluded.key_id, nonce = excluded.nonce, ciphertext = excluded.ciphertext,
                 updated_at = excluded.updated_at
+            WHERE secrets.purpose = excluded.purpose
             RETURNING id";
+        const PURPOSE: &str =
+            "a secret of this name has another purpose, which it keeps: remove it first, or name its purpose";
         // Concurrent callers must lock rows in the same order, or PostgreSQL aborts one of them because of a deadlock.
         all.sort_by(|a, b| a.place().cmp(&b.place()));
         administer!(self, tx => {
             let mut made = 0;
             for new in all {
-                let id = new.id.uuid();
-                let kept: Uuid = sqlx::query_scalar(SQL)
-                    .bind(id).bind(new.org_id.uuid()).bind(new.scope.as_str()).bind(new.scope.repo())
-                    .bind(new.scope.configuration()).bind(new.key).bind(new.value.key_id).bind(new.value.nonce)
-                    .bind(new.value.ciphertext).bind(new.created_by.map(UserId::uuid)).bind(new.at)
-                    .fetch_one(&mut *tx).await?;
+                let (id, scope) = (new.id.uuid(), new.scope);
+                let kept: Option<Uuid> = sqlx::query_scalar(SQL)
+                    .bind(id).bind(new.org_id.uuid()).bind(scope.as_str()).bind(scope.repo())
+                    .bind(scope.configuration()).bind(scope.session()).bind(new.purpose.as_str()).bind(new.key)
+                    .bind(new.value.key_id).bind(new.value.nonce).bind(new.value.ciphertext)
+                    .bind(new.created_by.map(UserId::uuid)).bind(new.at)
+                    .fetch_optional(&mut *tx).await?;
+                let kept = kept.ok_or(StoreError::Refused(PURPOSE))?;
                 made += u64::from(kept == id);
             }
             Ok(made)
         })
         .map_err(|error: StoreError| {
-            error.on_constraint("this secret", "this organization, repo or configuration")
+            error.on_constraint("this secret", "this organization, repo, configuration or session")
         })
     }
 
-    /// All secrets of an organization, without their values.
+    /// All secrets of an organization, without their values and without those of single sessions.
     pub async fn secrets(&self, org: OrgId) -> Result<Vec<SecretEntry>, StoreError> {
-        const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
-            FROM secrets WHERE org_id = $1 ORDER BY scope, key, id";
+        const SQL: &str = entries!("WHERE org_id = $1 AND scope <> 'session' ORDER BY scope, key, id");
         let org = org.uuid();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
-    /// The encrypted value of one secret.
+    /// The encrypted value of one secret. A secret of another purpose does not exist here.
     pub async fn sealed_secret(
         &self,
         org: OrgId,
         scope: Scope,
+        purpose: SecretPurpose,
         key: &str,
     ) -> Result<Option<Sealed>, StoreError> {
-        const SQL: &str = by_owner!("SELECT key_id, nonce, ciphertext FROM secrets");
-        let (org, repo, configuration) = (org.uuid(), scope.repo(), scope.configuration());
+        const SQL: &str = by_owner!("SELECT key_id, nonce, ciphertext FROM secrets", " AND purpose = $5");
+        let owner = scope.owner(org);
         Ok(read!(self, pool => {
             sqlx::query_as(SQL)
-                .bind(org).bind(scope.as_str()).bind(key).bind(repo).bind(configuration)
+                .bind(org.uuid()).bind(scope.as_str()).bind(key).bind(owner).bind(purpose.as_str())
                 .fetch_optional(pool).await
         })?)
     }
 
+    /// All secrets of one purpose that a session may use: its organization's, those of its repositories and configuration,
+    /// and its own.
+    pub async fn sealed_secrets_of_session(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        purpose: SecretPurpose,
+    ) -> Result<Vec<SealedSecret>, StoreError> {
+        const SQL: &str =
+            "SELECT x.repo_id, x.configuration_id, x.session_id, x.key, x.key_id, x.nonce, x.ciphertext
+            FROM secrets x JOIN sessions s ON s.org_id = x.org_id
+            WHERE s.org_id = $1 AND s.id = $2 AND x.purpose = $3
+            AND (x.scope = 'org' OR x.session_id = s.id OR x.configuration_id = s.configuration_id
+                OR x.repo_id IN (SELECT r.repo_id FROM configuration_repos r
+                    WHERE r.org_id = s.org_id AND r.configuration_id = s.configuration_id))
+            ORDER BY x.key, x.id";
+        let (org, session) = (org.uuid(), session.uuid());
+        Ok(read!(self, pool => {
+            sqlx::query_as(SQL).bind(org).bind(session).bind(purpose.as_str()).fetch_all(pool).await
+        })?)
+    }
+
     pub async fn delete_secret(&self, org: OrgId, scope: Scope, key: &str) -> Result<(), StoreError> {
-        const SQL: &str = by_owner!("DELETE FROM secrets");
-        let (org, key) = (org.uuid(), key.to_owned());
+        const SQL: &str = by_owner!("DELETE FROM secrets", "");
+        let (owner, org, key) = (scope.owner(org), org.uuid(), key.to_owned());
         administer!(self, tx => {
             let done = sqlx::query(SQL)
-                .bind(org).bind(scope.as_str()).bind(key).bind(scope.repo()).bind(scope.configuration())
+                .bind(org).bind(scope.as_str()).bind(key).bind(owner)
                 .execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this secret")) } else { Ok(()) }
         })
@@ -184,8 +258,7 @@ impl Store {
 
     /// Secrets of all organizations that are not encrypted with the key `current`: what a rotation has left to do.
     pub async fn secrets_not_under(&self, current: &str, limit: i64) -> Result<Vec<SecretEntry>, StoreError> {
-        const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
-            FROM secrets WHERE key_id <> $1 ORDER BY id LIMIT $2";
+        const SQL: &str = entries!("WHERE key_id <> $1 ORDER BY id LIMIT $2");
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(current).bind(limit).fetch_all(pool).await)?)
     }
 

@@ -89,7 +89,9 @@ fn a_database_from_before_the_first_release_is_refused_everywhere_with_one_sente
     let machine = Machine::new();
     machine.serve().stop();
     let file = machine.data_dir().join("proliferate.db");
-    execute(&file, "UPDATE schema_migrations SET version = 19, name = 'waiting_prompts'");
+    let older =
+        "UPDATE schema_migrations SET version = version - (SELECT max(version) FROM schema_migrations) + 19";
+    execute(&file, older);
     for command in [&["serve"][..], &["users", "ls"], &["db", "migrate"]] {
         let refused = machine.run(command);
         assert_eq!(refused.code, 3, "{command:?}: {}", refused.err);

@@ -20,6 +20,7 @@ mod live_automations;
 mod live_broken;
 mod live_crash;
 mod live_disk;
+mod live_environment;
 mod live_expiry;
 mod live_forge;
 mod live_modes;

@@ -17,9 +17,10 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, automation_runs, automations, body, contract, cors, create, device_login, egress, exec,
-    files, git, health, hooks, inspect, keys, login, me, members, messages, model_proxy, observe, questions,
-    secrets, sessions, socket, steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
+    action_modes, automation_runs, automations, body, contract, cors, create, device_login, egress,
+    environment, exec, files, git, health, hooks, inspect, keys, login, me, members, messages, model_proxy,
+    observe, questions, secret_files, secrets, services, sessions, setup, socket, steer, tickets, tool_calls,
+    tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -98,13 +99,14 @@ table! {
     // The vault.
     secrets::list => ReadOrganization;
     secrets::set => ManageOrganization, secrets::remove => ManageOrganization;
+    secret_files::list => ReadOrganization, secret_files::set => ManageOrganization, secret_files::remove => ManageOrganization;
     // Egress of sandboxes.
     egress::rules => ReadOrganization, egress::set_rules => ManageOrganization;
     egress::records => ReadOrganization;
     usage::usage => ReadOrganization;
     // Repositories and configurations.
     workspaces::repos => ReadWorkspaces, workspaces::add_repo => ManageOrganization;
-    workspaces::remove_repo => ManageOrganization;
+    workspaces::change_repo => ManageOrganization, workspaces::remove_repo => ManageOrganization;
     workspaces::configurations => ReadWorkspaces, workspaces::create_configuration => MakeConfiguration;
     workspaces::configuration => ReadWorkspaces, workspaces::change_configuration => ChangeConfiguration, workspaces::remove_configuration => ManageOrganization;
     // Automations.
@@ -139,6 +141,17 @@ table! {
     files::content => EnterSandbox, files::write => EnterSandbox;
     inspect::diff => EnterSandbox;
     inspect::logs => EnterSandbox;
+    setup::finish => ChangeSession;
+    // The app of a session.
+    environment::show => UseServices, environment::submit => ChangeSession;
+    environment::apply => UseServices;
+    environment::scrub => UseServices;
+    services::list => UseServices, services::start => UseServices;
+    services::stop => UseServices;
+    services::restart => UseServices;
+    services::logs => UseServices;
+    services::test => ChangeSession;
+    services::expose => UseServices;
     // Called by agents: tools.
     tools::callback => CallPlatformTool;
     // The Tool Gateway Contract.

@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{
-    ErrorBody, OkReply, SecretItem, SecretList, SecretOwner, SecretScope, SetSecret, SetSecretReply,
+    ErrorBody, OkReply, SecretItem, SecretList, SecretOwner, SecretPurpose, SecretScope, SetSecret,
+    SetSecretReply,
 };
 use store::{Scope, SecretEntry, StoreError};
 
@@ -17,7 +18,8 @@ use gate::AdminChange;
 
 #[utoipa::path(get, path = "/v1/secrets", tag = "vault", responses((status = 200, body = SecretList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, ApiError> {
-    let secrets = app.store.secrets(user.org).await?.into_iter().map(item).collect();
+    let all = app.store.secrets(user.org).await?.into_iter();
+    let secrets = all.filter(|entry| entry.purpose != SecretPurpose::File).map(item).collect();
     Ok(Json(SecretList { secrets }))
 }
 
@@ -25,7 +27,7 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, 
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "vault", request_body = SetSecret,
     params(("name" = String, Path, min_length = 1, max_length = 200)),
     responses((status = 200, body = SetSecretReply), (status = 201, body = SetSecretReply),
-        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn set(
     app: AppState,
     admin: User,
@@ -35,7 +37,13 @@ pub(super) async fn set(
     let scope = scope(&request.owner)?;
     let event = admin_event(&app, &admin, &AdminChange::secrets("set", scope, [name.as_str()]));
     let vault = app.vault.recorded(event);
-    let created = vault.set(admin.org, scope, &name, &request.value.into(), Some(admin.id)).await?;
+    if request.purpose == SecretPurpose::File {
+        return Err(ApiError::bad_request(
+            "purpose is platform or env; a file is set on its configuration or repository",
+        ));
+    }
+    let pairs = [(name, request.value.into())];
+    let created = vault.put(admin.org, scope, request.purpose, &pairs, Some(admin.id)).await? == 1;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(SetSecretReply { created })))
 }
@@ -58,7 +66,7 @@ pub(super) async fn remove(
     Ok(Json(OkReply::OK))
 }
 
-fn scope(owner: &SecretOwner) -> Result<Scope, ApiError> {
+pub(super) fn scope(owner: &SecretOwner) -> Result<Scope, ApiError> {
     match (owner.repo_id, owner.configuration_id) {
         (None, None) => Ok(Scope::Org),
         (Some(repo), None) => Ok(Scope::Repo(repo)),
@@ -68,11 +76,19 @@ fn scope(owner: &SecretOwner) -> Result<Scope, ApiError> {
 }
 
 fn item(entry: SecretEntry) -> SecretItem {
-    let (scope, repo_id, configuration_id) = match entry.scope() {
+    let (scope, repo_id, configuration_id) = match entry.scope {
         Scope::Org => (SecretScope::Org, None, None),
         Scope::Repo(id) => (SecretScope::Repo, Some(id), None),
         Scope::Configuration(id) => (SecretScope::Configuration, None, Some(id)),
+        Scope::Session(_) => (SecretScope::Session, None, None),
     };
     let owner = SecretOwner { repo_id, configuration_id };
-    SecretItem { name: entry.key, scope, owner, created_at: entry.created_at, updated_at: entry.updated_at }
+    SecretItem {
+        name: entry.key,
+        purpose: entry.purpose,
+        scope,
+        owner,
+        created_at: entry.created_at,
+        updated_at: entry.updated_at,
+    }
 }

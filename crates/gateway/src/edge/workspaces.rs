@@ -3,10 +3,14 @@
 use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{
-    AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, ErrorBody,
-    OkReply, OrgQuery, RepoEntry, RepoList, RepoPlace,
+    AddRepo, ChangeConfiguration, ChangeRepo, ConfigurationEntry, ConfigurationList, CreateConfiguration,
+    EnvFileSpec, ErrorBody, OkReply, OrgQuery, RepoEntry, RepoList, RepoPlace,
 };
+use proto::socket::AutoStartCommand;
 use proto::{ConfigurationId, OrgId, RepoId, text};
+use sandboxd::protocol::EnvFile;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 use store::{Configuration, ConfigurationChange, NewConfiguration, NewRepo, Placement, RemoteSource, Repo};
 use url::Url;
 
@@ -16,6 +20,7 @@ use super::params::{Path, Query};
 use super::{ApiError, Body, contract};
 use crate::access::Act;
 use crate::app::AppState;
+use crate::runtime::{auto_start, env_files};
 use gate::Subject;
 
 const MAX_NAME: usize = 100;
@@ -68,6 +73,46 @@ pub(super) async fn add_repo(
     let repo =
         app.store.repo(admin.org, id).await?.ok_or_else(|| ApiError::not_found("This repository is gone"))?;
     Ok((StatusCode::CREATED, Json(repo_entry(repo))))
+}
+
+/// Changes the service commands and environment files of a repository.
+#[utoipa::path(patch, path = "/v1/repos/{repoId}", tag = "workspaces", params(("repoId" = RepoId, Path)),
+    request_body = ChangeRepo,
+    responses((status = 200, body = RepoEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn change_repo(
+    app: AppState,
+    admin: User,
+    Path(id): Path<RepoId>,
+    Body(request): Body<ChangeRepo>,
+) -> Result<Json<RepoEntry>, ApiError> {
+    let commands = request.service_commands.as_deref().map(service_commands).transpose()?;
+    let files = request.env_files.as_deref().map(env_file_specs).transpose()?;
+    let store = administer(&app, &admin, Subject::Repository, "change", format!("repository {id}"));
+    store.update_repo(admin.org, id, commands, files, app.clock.now()).await?;
+    let repo = app.store.repo(admin.org, id).await?;
+    repo.map(|repo| Json(repo_entry(repo))).ok_or_else(|| ApiError::not_found("This repository is gone"))
+}
+
+/// The commands in the form in which they are stored.
+fn service_commands(commands: &[AutoStartCommand]) -> Result<Value, ApiError> {
+    auto_start::check(commands).map_err(ApiError::bad_request)?;
+    Ok(json!(commands))
+}
+
+/// The environment files in the form in which they are stored.
+fn env_file_specs(files: &[EnvFileSpec]) -> Result<Value, ApiError> {
+    for (index, file) in files.iter().enumerate() {
+        if file.format != "dotenv" || !matches!(file.mode.as_str(), "secret" | "plain") {
+            return Err(ApiError::bad_request(format!(
+                "envFiles[{index}].format must be dotenv, and its mode secret or plain"
+            )));
+        }
+    }
+    let files = json!(files);
+    let parsed = Vec::<EnvFile>::deserialize(&files)
+        .map_err(|_| ApiError::bad_request("envFiles is not a list of environment files"))?;
+    env_files::check(&parsed).map_err(ApiError::bad_request)?;
+    Ok(files)
 }
 
 #[utoipa::path(delete, path = "/v1/repos/{repoId}", tag = "workspaces", params(("repoId" = RepoId, Path)),
@@ -156,6 +201,8 @@ pub(super) async fn change_configuration(
         name: request.name,
         system_prompt: request.system_prompt,
         repos: request.repos.map(placements).transpose()?,
+        service_commands: request.service_commands.as_deref().map(service_commands).transpose()?,
+        env_files: request.env_files.as_deref().map(env_file_specs).transpose()?,
         by: Some(user.id.to_string()),
         ..ConfigurationChange::default()
     };
@@ -258,8 +305,14 @@ fn repo_entry(repo: Repo) -> RepoEntry {
         url: repo.url,
         default_branch: repo.default_branch,
         is_private: repo.is_private,
+        service_commands: auto_start::parse(repo.service_commands),
+        env_files: stored_files(repo.env_files),
         created_at: repo.created_at,
     }
+}
+
+fn stored_files(stored: Option<Value>) -> Vec<EnvFileSpec> {
+    stored.and_then(|stored| serde_json::from_value(stored).ok()).unwrap_or_default()
 }
 
 fn configuration_entry(found: Configuration, repos: Vec<RepoPlace>) -> ConfigurationEntry {
@@ -271,6 +324,8 @@ fn configuration_entry(found: Configuration, repos: Vec<RepoPlace>) -> Configura
         snapshot_id: found.snapshot_id,
         system_prompt: found.system_prompt,
         repos,
+        service_commands: auto_start::parse(found.service_commands),
+        env_files: stored_files(found.env_files),
         created_at: found.created_at,
         updated_at: found.updated_at,
     }

@@ -140,6 +140,7 @@ pub(super) fn repo_at(url: &str) -> Repo {
         branch_given: false,
         is_private: false,
         service_commands: None,
+        env_files: None,
         added_by: None,
         created_at: chrono::DateTime::UNIX_EPOCH,
     }

@@ -12,7 +12,8 @@ use sandboxd::{ClientError, Sandboxd};
 use serde_json::Value;
 use store::{PlacedRepo, SessionRecord, StoreError};
 
-use super::Runtime;
+use super::services::service_name;
+use super::{Runtime, env_files};
 
 /// How long a test run of a command may take. A service does not exit by itself, so the exit code 124 (timed out)
 /// means that it was still running.
@@ -67,10 +68,34 @@ fn of_repo(placed: PlacedRepo) -> Vec<AutoStartCommand> {
 }
 
 /// Parses a stored list. An invalid list counts as empty, because no check ever accepted it.
-fn parse(stored: Option<Value>) -> Vec<AutoStartCommand> {
+pub(crate) fn parse(stored: Option<Value>) -> Vec<AutoStartCommand> {
     let commands: Vec<AutoStartCommand> =
         stored.and_then(|stored| serde_json::from_value(stored).ok()).unwrap_or_default();
     commands.into_iter().filter(within_limits).take(MAX_COMMANDS).collect()
+}
+
+/// Checks a list that somebody wants to store or test. Every violation names its field and limit.
+pub(crate) fn check(commands: &[AutoStartCommand]) -> Result<(), String> {
+    if commands.len() > MAX_COMMANDS {
+        return Err(format!("serviceCommands has at most {MAX_COMMANDS} entries"));
+    }
+    for (index, command) in commands.iter().enumerate() {
+        let at = |field: &str, rule: &str| Err(format!("serviceCommands[{index}].{field} must be {rule}"));
+        let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        if !proto::text::is_line(&command.name, MAX_NAME) {
+            return at("name", "one line of 1 to 100 characters");
+        }
+        if !(1..=MAX_COMMAND).contains(&command.command.chars().count()) || command.command.contains(odd) {
+            return at("command", "a text of 1 to 1000 characters without control characters");
+        }
+        for (field, path) in [("cwd", &command.cwd), ("workspacePath", &command.workspace_path)] {
+            let path = path.as_deref().filter(|path| !matches!(*path, "" | "."));
+            if path.is_some_and(|path| env_files::workspace_file(path).is_none()) {
+                return at(field, "a path inside the workspace, of at most 500 characters");
+            }
+        }
+    }
+    Ok(())
 }
 
 fn within_limits(command: &AutoStartCommand) -> bool {
@@ -187,15 +212,19 @@ async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
 }
 
 async fn started(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
-    let service = ServiceSpec {
+    let info = supervisor.service_start(service(command)).await?;
+    Ok((format!("runs as the service {}", info.name), None))
+}
+
+/// The service that a command starts.
+pub(super) fn service(command: &AutoStartCommand) -> ServiceSpec {
+    ServiceSpec {
         name: service_name(&command.name),
         command: command.command.clone(),
         cwd: Some(place(command)),
         env: std::collections::BTreeMap::new(),
         restart: Restart::OnFailure,
-    };
-    let info = supervisor.service_start(service).await?;
-    Ok((format!("runs as the service {}", info.name), None))
+    }
 }
 
 /// The working directory of a command. The supervisor rejects paths outside the workspace.
@@ -205,12 +234,6 @@ fn place(command: &AutoStartCommand) -> Place {
     Place::workspace(
         parts.into_iter().filter(|part| !matches!(*part, "" | ".")).collect::<Vec<_>>().join("/"),
     )
-}
-
-/// A service name that the supervisor accepts. The prefix keeps it apart from the agent's own service.
-fn service_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
-    format!("app-{}", name.chars().map(plain).collect::<String>())
 }
 
 #[cfg(test)]
@@ -242,11 +265,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_wrongly_is_no_command_and_no_name_is_the_agents() {
+    fn each_violation_names_its_field() {
+        assert_eq!(check(&[command("web", Some("app"), Some("."))]), Ok(()));
+        for (wrong, field) in [
+            (command("", None, None), "serviceCommands[0].name"),
+            (command("x", Some("/etc"), None), "serviceCommands[0].workspacePath"),
+            (command("x", None, Some("../up")), "serviceCommands[0].cwd"),
+            (
+                AutoStartCommand { command: "\0".to_owned(), ..command("x", None, None) },
+                "serviceCommands[0].command",
+            ),
+        ] {
+            let said = check(&[wrong]).unwrap_err();
+            assert!(said.starts_with(field), "{said}");
+        }
+        assert!(check(&vec![command("x", None, None); 11]).unwrap_err().contains("at most 10"));
+    }
+
+    #[test]
+    fn a_list_that_was_stored_wrongly_has_no_command() {
         assert_eq!(parse(Some(json!({"name": "x"}))), []);
         assert_eq!(parse(Some(json!([{"name": "", "command": "x"}]))), []);
         assert_eq!(parse(Some(json!([{"name": "web", "command": "x"}]))).len(), 1);
-        assert_eq!(service_name("agent"), "app-agent");
-        assert_eq!(service_name("../x y"), "app----x-y");
     }
 }

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
 use parking_lot::Mutex;
+use proto::SessionType;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
 use sandboxd::protocol::Place;
@@ -20,11 +21,14 @@ use tokio::sync::mpsc;
 
 use super::Runtime;
 use super::agent::{Agent, Door};
+use super::auto_start;
+use super::environment::Environment;
 use super::network::Network;
 use super::pool::Warm;
 use super::prepare::{self, Occupant, Places};
 use super::repositories::{Checkout, Repositories};
 use super::room::{Room, Wanted};
+use super::system;
 use crate::config::Engine;
 use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
@@ -130,6 +134,7 @@ impl Launch {
         let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Incomplete);
         let snapshot = if has_files { None } else { self.snapshot().await? };
         let elses = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
+        let has_dependencies = snapshot.is_some() || self.record.snapshot_id.is_some();
         let snapshot = snapshot.map(|snapshot| SnapshotId::new(snapshot.id)).transpose()?;
         if found.is_none()
             && snapshot.is_none()
@@ -144,6 +149,7 @@ impl Launch {
         let client = Client::new(self.door(&id, room.agent_port), AgentPlace::local());
         if !room.recovered || client.health().await.is_err() {
             self.prepare(&room, token, &program, elses).await?;
+            self.start_services(&room, has_dependencies);
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {
@@ -181,6 +187,7 @@ impl Launch {
         self.bind(token_hash).await?;
         room.lead_out(self.runtime.networks.proxy(self.network(&room.id)).await?);
         let occupant = self.occupant(&room, token, false).await?;
+        self.apply_environment(&room).await;
         places.write(&room.inside, &occupant).await?;
         self.stage("Waiting for the agent").await;
         client.dispose().await?;
@@ -265,6 +272,7 @@ impl Launch {
             None => self.token().await?,
         };
         let occupant = self.occupant(room, token, elses).await?;
+        self.apply_environment(room).await;
         self.stage("Starting the agent").await;
         let places = Places::of(&self.runtime.sandboxes, room, program);
         places.write(&room.inside, &occupant).await?;
@@ -304,6 +312,47 @@ impl Launch {
         let text = serde_json::Value::Object(context).to_string();
         room.inside.write_file(Place::home(TRIGGER_CONTEXT), text.into_bytes(), Some(0o644)).await?;
         Ok(())
+    }
+
+    /// Writes the environment of the session's app. A failure does not keep the agent from starting: people see what is
+    /// missing, and the agent can ask for it.
+    async fn apply_environment(&self, room: &Room) {
+        let (runtime, session) = (&self.runtime, self.record.id);
+        let applying = async {
+            let environment = Environment::of(runtime, &self.record).await?;
+            environment.apply(runtime, &self.record, &room.inside).await
+        };
+        match applying.await {
+            Ok(applied) if applied.missing.is_empty() => {}
+            Ok(applied) => {
+                let missing = applied.missing.join(", ");
+                tracing::warn!(%session, missing, "no environment file was written: required variables have no value");
+            }
+            Err(error) => tracing::error!(%session, %error, "the environment of a session was not applied"),
+        }
+    }
+
+    /// Starts the services of the session's app in the background, in a sandbox that has their dependencies. A setup
+    /// session finds out first which there are.
+    fn start_services(&self, room: &Room, has_dependencies: bool) {
+        if !has_dependencies || self.record.session_type == SessionType::Setup {
+            return;
+        }
+        let (runtime, record, inside) = (self.runtime.clone(), self.record.clone(), room.inside.clone());
+        tokio::spawn(async move {
+            let session = record.id;
+            let commands = match auto_start::commands(&runtime, &record, Vec::new()).await {
+                Ok(commands) if commands.is_empty() => return,
+                Ok(commands) => commands,
+                Err(error) => {
+                    tracing::error!(%session, %error, "the services of a session were not started");
+                    return;
+                }
+            };
+            if let Err(reason) = system::start_services(&runtime, &record, inside, commands).await {
+                tracing::error!(%session, reason, "the services of a session were not started");
+            }
+        });
     }
 
     /// When the sandbox's lifetime ends. A sandbox that was already running keeps its expiry.

@@ -13,7 +13,7 @@ use channel::Limits as ChannelLimits;
 use egress::Proxy;
 use sandbox::{ByteStream, InjectedConnection, SandboxError, SandboxId, SnapshotId, Spec};
 use sandboxd::Sandboxd;
-use sandboxd::server::{Options, startup};
+use sandboxd::server::{DEFAULT_PATH, Options, startup};
 use store::Owner;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -223,12 +223,16 @@ impl Sandboxes {
     fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
         let home = self.home(&wanted.id);
         let program = self.place_of(OURSELVES, &self.program);
-        let mut spec = Spec::new(wanted.id.clone(), vec![program, sandboxd::server::SUBCOMMAND.to_owned()]);
+        let mut spec =
+            Spec::new(wanted.id.clone(), vec![program.clone(), sandboxd::server::SUBCOMMAND.to_owned()]);
         if self.has_own_network() {
             spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
             spec.programs.extend(wanted.agent.clone().map(|agent| (AGENT.to_owned(), agent)));
         }
         let mut env = proxy_variables(ports.proxy);
+        // Our own program is the command line of agents.
+        let ours = Path::new(&program).parent().unwrap_or(Path::new("/opt")).display();
+        env.insert("PATH".to_owned(), format!("{ours}:{DEFAULT_PATH}"));
         if wanted.gateway.is_some() {
             env.insert("PROLIFERATE_GATEWAY_URL".to_owned(), format!("http://127.0.0.1:{}", ports.gateway));
             env.extend(git_variables(&home));

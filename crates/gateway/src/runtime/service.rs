@@ -17,11 +17,13 @@ use super::pool::Pool;
 use super::sandboxes::Sandboxes;
 use crate::config;
 use crate::llm::Llm;
+use crate::vault::Vault;
 
 /// The services and settings for running agents.
 pub struct Runtime {
     pub settings: RuntimeSettings,
     pub store: Store,
+    pub vault: Vault,
     pub clock: Clock,
     pub rng: Rng,
     /// Decides about what the gateway does in sandboxes on its own.

@@ -1,15 +1,15 @@
 //! Snapshots: copies of a session's files that outlive its sandbox, without the secret values that were submitted for
 //! the app only.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use gate::Permit;
 use proto::socket::SnapshotTarget;
 use sandbox::{SandboxError, SandboxId, SnapshotId};
-use sandboxd::protocol::{EnvFile, EnvMode};
 use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
 use super::Runtime;
+use super::environment::{EnvironmentError, secret_paths};
 use super::room::OURS;
 
 /// The folder of the user's files in the home directory.
@@ -26,8 +26,8 @@ pub enum SnapshotError {
     /// The gate does not allow it, or cannot record it.
     #[error("{0}")]
     Refused(String),
-    #[error("the list of environment files cannot be read: save it again")]
-    EnvFiles,
+    #[error("files with secrets cannot be left out: {0}")]
+    Secrets(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -74,26 +74,12 @@ pub(crate) async fn keep_files(
 /// every other one, and the files with submitted secrets. They are excluded from the copy instead of being removed
 /// during it, so no program inside misses them, none can put them back too early, and a crash loses none.
 async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
-    let mut out = vec![PathBuf::from(OURS)];
-    let Some(configuration) = record.configuration_id else { return Ok(out) };
-    let configuration = runtime.store.configuration(record.org_id, configuration).await?;
-    let Some(files) = configuration.and_then(|found| found.env_files) else { return Ok(out) };
-    let files: Vec<EnvFile> = serde_json::from_value(files).map_err(|_| SnapshotError::EnvFiles)?;
-    for file in files.iter().filter(|file| file.mode == EnvMode::Secret) {
-        let path = Path::new(&file.workspace_path).join(&file.path);
-        out.push(Path::new(WORKSPACE).join(plain(&path).ok_or(SnapshotError::EnvFiles)?));
-    }
-    Ok(out)
-}
-
-/// Normalizes a path to its plain components. `None` for a path that leaves its folder or is empty.
-fn plain(path: &Path) -> Option<PathBuf> {
-    let names: Option<PathBuf> = path
-        .components()
-        .filter(|part| *part != Component::CurDir)
-        .map(|part| matches!(part, Component::Normal(_)).then_some(part))
-        .collect();
-    names.filter(|names| !names.as_os_str().is_empty())
+    let paths = secret_paths(runtime, record).await.map_err(|error| match error {
+        EnvironmentError::Store(error) => SnapshotError::Store(error),
+        other => SnapshotError::Secrets(other.to_string()),
+    })?;
+    let paths = paths.into_iter().map(|path| Path::new(WORKSPACE).join(path));
+    Ok(std::iter::once(PathBuf::from(OURS)).chain(paths).collect())
 }
 
 /// Removes the snapshots of deleted sessions that nothing starts from.
@@ -111,20 +97,5 @@ async fn drop_copy(runtime: &Runtime, id: &str) {
     };
     if let Err(error) = removed {
         tracing::error!(snapshot = %id, %error, "a snapshot that nobody knows of is left behind");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_is_left_out_by_its_names() {
-        let found = |text: &str| plain(Path::new(text)).map(|path| path.display().to_string());
-        assert_eq!(found("./app/./.env").as_deref(), Some("app/.env"));
-        assert_eq!(found("app//.env").as_deref(), Some("app/.env"));
-        for wrong in ["", ".", "../x", "app/../../x", "/etc/x"] {
-            assert_eq!(found(wrong), None, "{wrong}");
-        }
     }
 }

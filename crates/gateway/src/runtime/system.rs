@@ -8,12 +8,14 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallOutcome, CallRequest, Failure, Output, Outside, Permit, RunRequest, system_caller};
 use parking_lot::Mutex;
-use proto::socket::SnapshotTarget;
+use proto::socket::{AutoStartCommand, AutoStartMode, SnapshotTarget};
 use sandbox::{SandboxId, SnapshotId};
+use sandboxd::Sandboxd;
 use serde_json::json;
 use store::{Owner, SessionRecord};
 
 use super::Runtime;
+use super::auto_start::StartServices;
 use super::snapshot::{SnapshotError, keep_files};
 
 const LANE: &str = "platform.system";
@@ -57,6 +59,28 @@ async fn try_save(
     let saved = outcome.lock().take();
     let refused = || Err(SnapshotError::Refused(result.text().to_owned()));
     saved.or_else(|| (result.outcome != CallOutcome::Unavailable).then(refused))
+}
+
+/// Starts the services of a session whose sandbox has their dependencies. The error is the reason why the gate refused.
+pub(super) async fn start_services(
+    runtime: &Arc<Runtime>,
+    session: &SessionRecord,
+    supervisor: Sandboxd,
+    commands: Vec<AutoStartCommand>,
+) -> Result<(), String> {
+    let run = RunRequest::new_call(runtime.rng.uuid(runtime.clock.now()), None);
+    let caller = system_caller(session.org_id, session.id);
+    let mode = AutoStartMode::Start;
+    // The commands may contain secrets, which must not be in the ledger.
+    let parameters = json!({"mode": mode.as_str(), "commands": commands.len()});
+    let call = CallRequest::of_session(caller, session.id, (LANE, "start_services"), parameters, run);
+    let (effect, entries) = StartServices::new(supervisor, commands, mode);
+    let result = runtime.gate.call_with(call, Box::new(effect)).await;
+    let Some(entries) = entries.lock().take() else { return Err(result.text().to_owned()) };
+    for entry in entries.iter().filter(|entry| entry.exit_code.is_some()) {
+        tracing::warn!(session = %session.id, service = entry.name, "a service was not started");
+    }
+    Ok(())
 }
 
 struct SaveFiles {

@@ -27,6 +27,7 @@ fn write_access_page() {
 }
 
 /// One request, and the act whose permission it needs.
+#[derive(Clone)]
 struct Probe {
     operation: &'static str,
     act: Act,
@@ -243,6 +244,50 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
     ]
 }
 
+fn of_apps(things: &Things) -> Vec<Probe> {
+    let at = |rest: &str| format!("/proliferate/{}{rest}", things.session);
+    let service = json!({"name": "web", "command": "true"});
+    let (null, steer) = (|| Value::Null, Act::UseServices);
+    vec![
+        probe("GET /v1/secret-files", Act::ReadOrganization, "/v1/secret-files", null()),
+        probe(
+            "PUT /v1/secret-files",
+            Act::ManageOrganization,
+            "/v1/secret-files",
+            json!({"path": "app/key.pem", "content": "c"}),
+        ),
+        probe(
+            "DELETE /v1/secret-files",
+            Act::ManageOrganization,
+            "/v1/secret-files?path=app/key.pem",
+            null(),
+        ),
+        probe(
+            "PATCH /v1/repos/{repoId}",
+            Act::ManageOrganization,
+            &format!("/v1/repos/{}", some_uuid()),
+            json!({}),
+        ),
+        probe("POST /proliferate/{id}/finish-setup", Act::ChangeSession, &at("/finish-setup"), json!({})),
+        probe("GET /proliferate/{id}/env", steer, &at("/env"), null()),
+        probe("POST /proliferate/{id}/env", Act::ChangeSession, &at("/env"), json!({})),
+        probe("POST /proliferate/{id}/env/apply", steer, &at("/env/apply"), json!({})),
+        probe("POST /proliferate/{id}/env/scrub", steer, &at("/env/scrub"), json!({})),
+        probe("GET /proliferate/{id}/services", steer, &at("/services"), null()),
+        probe("POST /proliferate/{id}/services", steer, &at("/services"), service),
+        probe("DELETE /proliferate/{id}/services/{name}", steer, &at("/services/web"), null()),
+        probe(
+            "POST /proliferate/{id}/services/{name}/restart",
+            steer,
+            &at("/services/web/restart"),
+            json!({}),
+        ),
+        probe("GET /proliferate/{id}/services/{name}/logs", steer, &at("/services/web/logs"), null()),
+        probe("POST /proliferate/{id}/test-services", Act::ChangeSession, &at("/test-services"), json!({})),
+        probe("POST /proliferate/{id}/expose", steer, &at("/expose"), json!({"port": 3000})),
+    ]
+}
+
 fn of_contract(things: &Things) -> Vec<Probe> {
     let run = format!("/v1/runs/{}", things.run);
     let null = || Value::Null;
@@ -284,9 +329,10 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
         of_organization(things),
         of_automations(),
         of_sessions(things, user),
+        of_apps(things),
         of_contract(things),
     ];
-    all.into_iter().flatten().collect()
+    all.concat()
 }
 
 /// The columns of the permission table, and whether the caller counts as the creator.

@@ -14,6 +14,27 @@ type Step = (&'static str, &'static str, Value, [&'static str; 3]);
 
 /// The changes in an order in which each finds what it changes. `{…}` in a path is an id from an earlier answer.
 fn steps() -> Vec<Step> {
+    secret_file_steps().into_iter().chain(other_steps()).collect()
+}
+
+fn secret_file_steps() -> Vec<Step> {
+    vec![
+        (
+            "PUT /v1/secret-files",
+            "/v1/secret-files",
+            json!({"path": "key.pem", "content": "hush-hush"}),
+            ["system", "secret", "set"],
+        ),
+        (
+            "DELETE /v1/secret-files",
+            "/v1/secret-files?path=key.pem",
+            Value::Null,
+            ["system", "secret", "remove"],
+        ),
+    ]
+}
+
+fn other_steps() -> Vec<Step> {
     let egress = json!({"mode": "open", "allow": [], "deny": ["bad.example"]});
     let repo = json!({"url": "https://git.example/acme/app.git"});
     vec![
@@ -83,6 +104,12 @@ fn steps() -> Vec<Step> {
             ["system", "automation", "remove"],
         ),
         ("POST /v1/repos", "/v1/repos", repo, ["system", "repository", "add"]),
+        (
+            "PATCH /v1/repos/{repoId}",
+            "/v1/repos/{id}",
+            json!({"envFiles": []}),
+            ["system", "repository", "change"],
+        ),
         ("DELETE /v1/repos/{repoId}", "/v1/repos/{id}", Value::Null, ["system", "repository", "remove"]),
     ]
 }
@@ -173,7 +200,7 @@ async fn no_operation_that_changes_something_is_forgotten() {
 
 /// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
 /// be called on a store without an event.
-const ADMINISTRATIVE: [&str; 18] = [
+const ADMINISTRATIVE: [&str; 19] = [
     "add_member",
     "change_member",
     "create_configuration",
@@ -192,6 +219,7 @@ const ADMINISTRATIVE: [&str; 18] = [
     "revoke_key",
     "set_org_limits",
     "update_configuration",
+    "update_repo",
 ];
 
 /// The functions that return a store with an event, and the maximum distance in characters between them and the call.

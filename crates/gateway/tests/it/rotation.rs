@@ -5,6 +5,7 @@ use std::cell::Cell;
 use clock::Rng;
 use gateway::keyring::Keyring;
 use gateway::vault::{Vault, VaultError};
+use proto::http::SecretPurpose;
 use proto::{OrgId, SecretId};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewSecret, Scope};
@@ -145,11 +146,25 @@ async fn a_rotation_that_meets_a_bad_row_keeps_what_it_did_and_the_old_key() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     set(&gateway.app.vault, org, "GOOD").await;
-    let mut bad = gateway.app.store.sealed_secret(org, Scope::Org, "GOOD").await.unwrap().unwrap();
+    let mut bad = gateway
+        .app
+        .store
+        .sealed_secret(org, Scope::Org, SecretPurpose::Platform, "GOOD")
+        .await
+        .unwrap()
+        .unwrap();
     bad.ciphertext[0] ^= 1;
     let (id, at) = (SecretId::from(some_uuid()), gateway.app.clock.now());
-    let new =
-        NewSecret { id, org_id: org, scope: Scope::Org, key: "BAD".into(), value: bad, created_by: None, at };
+    let new = NewSecret {
+        id,
+        org_id: org,
+        scope: Scope::Org,
+        purpose: SecretPurpose::Platform,
+        key: "BAD".into(),
+        value: bad,
+        created_by: None,
+        at,
+    };
     gateway.app.store.put_secrets(vec![new]).await.unwrap();
     let mut command = keyring(&gateway);
     command.renew_vault_key(&Rng::system()).unwrap();
@@ -162,7 +177,14 @@ async fn a_rotation_that_meets_a_bad_row_keeps_what_it_did_and_the_old_key() {
 }
 
 async fn key_id(gateway: &TestGateway, org: OrgId) -> String {
-    gateway.app.store.sealed_secret(org, Scope::Org, "GOOD").await.unwrap().unwrap().key_id
+    gateway
+        .app
+        .store
+        .sealed_secret(org, Scope::Org, SecretPurpose::Platform, "GOOD")
+        .await
+        .unwrap()
+        .unwrap()
+        .key_id
 }
 
 #[tokio::test]

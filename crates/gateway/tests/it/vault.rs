@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use clock::Rng;
 use gateway::keyring::Keyring;
 use gateway::vault::{MAX_NAME, MAX_VALUE, Vault, VaultError};
+use proto::http::SecretPurpose;
 use proto::{OrgId, Role, SecretId};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
@@ -67,7 +68,7 @@ pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
 async fn sealed(gateway: &TestGateway, org: OrgId, name: &str) -> Sealed {
     let value = SecretString::from(CANARY);
     gateway.app.vault.set(org, Scope::Org, name, &value, None).await.unwrap();
-    gateway.app.store.sealed_secret(org, Scope::Org, name).await.unwrap().unwrap()
+    gateway.app.store.sealed_secret(org, Scope::Org, SecretPurpose::Platform, name).await.unwrap().unwrap()
 }
 
 /// Stores a sealed value under another owner or name, as somebody with access to the database could.
@@ -78,7 +79,16 @@ async fn plant(
     value: Sealed,
 ) -> Result<Option<SecretString>, VaultError> {
     let (id, key, at) = (SecretId::from(some_uuid()), name.to_owned(), gateway.app.clock.now());
-    let new = NewSecret { id, org_id: org, scope: Scope::Org, key, value, created_by: None, at };
+    let new = NewSecret {
+        id,
+        org_id: org,
+        scope: Scope::Org,
+        purpose: SecretPurpose::Platform,
+        key,
+        value,
+        created_by: None,
+        at,
+    };
     gateway.app.store.put_secrets(vec![new]).await.unwrap();
     gateway.app.vault.open(org, Scope::Org, name).await
 }

@@ -118,6 +118,18 @@ string_enums! {
         Repo = "repo",
         /// Sessions of one configuration may use it.
         Configuration = "configuration",
+        /// One session may use it.
+        Session = "session",
+    }
+
+    /// What a secret is for. It keeps its purpose for life.
+    SecretPurpose as "secret purpose" {
+        /// A credential that the gateway uses. No sandbox gets it.
+        Platform = "platform",
+        /// A variable for sandboxes whose environment files name it.
+        Env = "env",
+        /// The content of a file for sandboxes.
+        File = "file",
     }
 }
 
@@ -154,8 +166,14 @@ pub struct SecretOwner {
 pub struct SetSecret {
     #[schema(max_length = 65_536)]
     pub value: String,
+    #[serde(default = "platform")]
+    pub purpose: SecretPurpose,
     #[serde(flatten)]
     pub owner: SecretOwner,
+}
+
+fn platform() -> SecretPurpose {
+    SecretPurpose::Platform
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -169,6 +187,7 @@ pub struct SetSecretReply {
 #[serde(rename_all = "camelCase")]
 pub struct SecretItem {
     pub name: String,
+    pub purpose: SecretPurpose,
     pub scope: SecretScope,
     #[serde(flatten)]
     pub owner: SecretOwner,

@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::EnvFileSpec;
+use crate::socket::AutoStartCommand;
 use crate::{ConfigurationId, ConfigurationKind, ConfigurationStatus, RepoId, RepoSource, iso};
 
 /// Names the organization if the service token is not bound to one.
@@ -25,6 +27,12 @@ pub struct RepoEntry {
     /// If nobody chose a branch: the default branch that a clone found, or `main` before the first clone.
     pub default_branch: String,
     pub is_private: bool,
+    /// The commands that start its services.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_commands: Vec<AutoStartCommand>,
+    /// The environment files that it reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<EnvFileSpec>,
     #[serde(with = "iso")]
     pub created_at: DateTime<Utc>,
 }
@@ -75,6 +83,12 @@ pub struct ConfigurationEntry {
     /// The repositories; omitted in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repos: Vec<RepoPlace>,
+    /// The commands that start its services. They replace those of its repositories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_commands: Vec<AutoStartCommand>,
+    /// The environment files that it reads, besides those of its repositories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<EnvFileSpec>,
     #[serde(with = "iso")]
     pub created_at: DateTime<Utc>,
     #[serde(with = "iso")]
@@ -109,4 +123,22 @@ pub struct ChangeConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 32_768)]
     pub system_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 10)]
+    pub service_commands: Option<Vec<AutoStartCommand>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 10)]
+    pub env_files: Option<Vec<EnvFileSpec>>,
+}
+
+/// A request to change a repository; absent fields stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangeRepo {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 10)]
+    pub service_commands: Option<Vec<AutoStartCommand>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 10)]
+    pub env_files: Option<Vec<EnvFileSpec>>,
 }

@@ -103,7 +103,7 @@ string_enums! {
 }
 
 /// A command that starts a service in the sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoStartCommand {
     pub name: String,

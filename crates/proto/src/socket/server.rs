@@ -249,7 +249,7 @@ pub struct InitConfig {
 }
 
 /// The result of one service command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoStartEntry {
     pub name: String,

@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use proto::Role;
 use proto::http::{
     AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
-    MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole,
-    SetSecret, SetSecretReply, TicketKind,
+    MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretPurpose,
+    SecretScope, SetRole, SetSecret, SetSecretReply, TicketKind,
 };
 
 use super::{check, id, json};
@@ -76,15 +76,17 @@ fn tickets_and_logins() {
 fn secrets_are_written_with_and_read_without_value() {
     let set: SetSecret =
         serde_json::from_str(r#"{"value":"v","repoId":"00000000-0000-0000-0000-000000000005"}"#).unwrap();
-    assert_eq!((set.value.as_str(), set.owner.repo_id), ("v", Some(id(5))));
+    assert_eq!((set.value.as_str(), set.purpose), ("v", SecretPurpose::Platform));
+    assert_eq!(set.owner.repo_id, Some(id(5)));
     let item = SecretItem {
         name: "TOKEN".into(),
+        purpose: SecretPurpose::Env,
         scope: SecretScope::Org,
         owner: SecretOwner::default(),
         created_at: ten_oclock(),
         updated_at: ten_oclock(),
     };
-    let text = r#"{"secrets":[{"name":"TOKEN","scope":"org","createdAt":"2026-02-20T10:00:00.000Z","updatedAt":"2026-02-20T10:00:00.000Z"}]}"#;
+    let text = r#"{"secrets":[{"name":"TOKEN","purpose":"env","scope":"org","createdAt":"2026-02-20T10:00:00.000Z","updatedAt":"2026-02-20T10:00:00.000Z"}]}"#;
     check(text, &SecretList { secrets: vec![item] });
     check(r#"{"created":true}"#, &SetSecretReply { created: true });
 }

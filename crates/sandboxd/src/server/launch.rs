@@ -9,9 +9,9 @@ use clock::Rng;
 use rustix::process::Pid;
 use tokio::process::{Child, Command};
 
-use super::Options;
 use super::roots::{Roots, io_refusal};
 use super::tree::{MARK, ProcessTree};
+use super::{DEFAULT_PATH, Options};
 use crate::protocol::{Code, Place, Refusal};
 
 /// The kernel's limit for a single argument.
@@ -45,7 +45,7 @@ impl Launcher {
         let home = roots.home().display().to_string();
         for (name, value) in [
             ("HOME", home.as_str()),
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("PATH", DEFAULT_PATH),
             ("USER", "user"),
             ("LOGNAME", "user"),
             ("SHELL", "/bin/bash"),

@@ -27,9 +27,12 @@ async fn probing_sqlite_returns_the_schema_version() {
 
     let backend = Backend::sqlite().await;
     assert_eq!(probe_sqlite(backend.file()).await.unwrap(), Schema::Version(Migration::LATEST));
-    backend.raw().await.execute("UPDATE schema_migrations SET version = 99").await.unwrap();
+    let newer = "UPDATE schema_migrations SET version = 99 WHERE version = (SELECT max(version) FROM schema_migrations)";
+    backend.raw().await.execute(newer).await.unwrap();
     assert_eq!(probe_sqlite(backend.file()).await.unwrap(), Schema::Version(99));
-    backend.raw().await.execute("UPDATE schema_migrations SET version = 19").await.unwrap();
+    let older =
+        "UPDATE schema_migrations SET version = version - (SELECT max(version) FROM schema_migrations) + 19";
+    backend.raw().await.execute(older).await.unwrap();
     let error = probe_sqlite(backend.file()).await.unwrap_err();
     assert!(matches!(error, StoreError::UnsupportedSchema { found: 19 }), "{error:?}");
 }

@@ -43,8 +43,8 @@ const CONFIGURATION_REPO: &str =
     "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES (#30, #20, #1, 'app')";
 const SECRET: &str =
-    "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce, ciphertext,
-    created_at, updated_at) VALUES (#60, #1, 'repo', #20, NULL, 'K', 'k1', @1, @2, '2025-06-15T00:00:00Z',
+    "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, purpose, key, key_id, nonce, ciphertext,
+    created_at, updated_at) VALUES (#60, #1, 'repo', #20, NULL, 'env', 'K', 'k1', @1, @2, '2025-06-15T00:00:00Z',
     '2025-06-15T00:00:00Z')";
 const SESSION: &str = "INSERT INTO sessions (id, org_id, session_type, origin, status, sandbox_provider,
     sandbox_generation, owner_epoch, seq_reserved, pr_urls, metrics, started_at, last_activity_at)

@@ -1,11 +1,12 @@
 //! The vault's rows: one value per owner and name, listed without values, and never lost by a rotation.
 
+use proto::http::SecretPurpose;
 use proto::{OrgId, SecretId};
-use store::{NewSecret, Scope, Sealed, Store, StoreError};
+use store::{NewSecret, NewSession, Scope, Sealed, Store, StoreError};
 use uuid::Uuid;
 
 use crate::backend::{Backend, on_both};
-use crate::world::{at, configuration, id, org, repo, together};
+use crate::world::{at, configuration, id, new_session, org, repo, together};
 
 on_both! {
     a_secret_is_new_and_then_replaced
@@ -17,6 +18,8 @@ on_both! {
     the_ids_of_keys_in_use_are_listed
     a_rotation_never_overwrites_a_newer_value
     a_rotation_lists_the_secrets_that_are_left
+    a_secret_keeps_its_purpose_for_life
+    a_session_may_use_its_own_secrets_and_those_above_it
 }
 
 fn sealed(key_id: &str, byte: u8) -> Sealed {
@@ -28,6 +31,7 @@ fn secret(org_id: OrgId, scope: Scope, key: &str, number: u8) -> NewSecret {
         id: id(number),
         org_id,
         scope,
+        purpose: SecretPurpose::Platform,
         key: key.to_owned(),
         value: sealed("k1", number),
         created_by: None,
@@ -37,7 +41,7 @@ fn secret(org_id: OrgId, scope: Scope, key: &str, number: u8) -> NewSecret {
 
 /// The first byte of a stored value, which is the number of the secret that wrote it.
 async fn value(store: &Store, org: OrgId, scope: Scope, key: &str) -> Option<u8> {
-    let value = store.sealed_secret(org, scope, key).await.unwrap()?;
+    let value = store.sealed_secret(org, scope, SecretPurpose::Platform, key).await.unwrap()?;
     assert_eq!(value.nonce, [value.nonce[0]; 12], "nonce and ciphertext were written together");
     assert_eq!(value.ciphertext, [value.nonce[0]; 20]);
     Some(value.nonce[0])
@@ -77,7 +81,7 @@ async fn each_scope_has_its_own_secret_of_a_name(b: &Backend) {
     for (number, scope) in (70..).zip(scopes) {
         assert_eq!(value(&b.store, one, scope, "TOKEN").await, Some(number), "{scope:?}");
     }
-    let listed: Vec<_> = b.store.secrets(one).await.unwrap().iter().map(store::SecretEntry::scope).collect();
+    let listed: Vec<_> = b.store.secrets(one).await.unwrap().iter().map(|entry| entry.scope).collect();
     assert_eq!(listed, scopes);
 }
 
@@ -173,12 +177,14 @@ async fn the_ids_of_keys_in_use_are_listed(b: &Backend) {
 async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {
     let one = org(&b.store, 1).await;
     put(&b.store, secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
-    let read = b.store.sealed_secret(one, Scope::Org, "TOKEN").await.unwrap().unwrap();
+    let read =
+        b.store.sealed_secret(one, Scope::Org, SecretPurpose::Platform, "TOKEN").await.unwrap().unwrap();
     put(&b.store, secret(one, Scope::Org, "TOKEN", 71)).await.unwrap();
     assert!(!b.store.reseal_secret(id(70), read, sealed("k2", 90)).await.unwrap());
     assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(71));
 
-    let fresh = b.store.sealed_secret(one, Scope::Org, "TOKEN").await.unwrap().unwrap();
+    let fresh =
+        b.store.sealed_secret(one, Scope::Org, SecretPurpose::Platform, "TOKEN").await.unwrap().unwrap();
     assert!(
         !b.store.reseal_secret(id(72), fresh.clone(), sealed("k2", 90)).await.unwrap(),
         "another secret's id"
@@ -201,7 +207,12 @@ async fn a_rotation_lists_the_secrets_that_are_left(b: &Backend) {
             break;
         }
         for entry in page {
-            let from = b.store.sealed_secret(entry.org_id, entry.scope(), &entry.key).await.unwrap().unwrap();
+            let from = b
+                .store
+                .sealed_secret(entry.org_id, entry.scope, entry.purpose, &entry.key)
+                .await
+                .unwrap()
+                .unwrap();
             let to = Sealed { key_id: "k2".to_owned(), nonce: vec![1; 12], ..from.clone() };
             assert!(b.store.reseal_secret(entry.id, from, to).await.unwrap());
             seen.push(entry.id);
@@ -209,4 +220,58 @@ async fn a_rotation_lists_the_secrets_that_are_left(b: &Backend) {
     }
     assert_eq!(seen, [70, 71, 72, 73, 74].map(id));
     assert_eq!(b.store.secrets_not_under("k1", 100).await.unwrap().len(), 5, "all are under the new key now");
+}
+
+async fn a_secret_keeps_its_purpose_for_life(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    put(&b.store, secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
+    let env = |number| NewSecret { purpose: SecretPurpose::Env, ..secret(one, Scope::Org, "TOKEN", number) };
+    assert!(matches!(put(&b.store, env(71)).await, Err(StoreError::Refused(_))));
+    assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(70), "nothing was replaced");
+    let as_env = b.store.sealed_secret(one, Scope::Org, SecretPurpose::Env, "TOKEN").await.unwrap();
+    assert!(as_env.is_none(), "a platform secret is no variable");
+    b.store.delete_secret(one, Scope::Org, "TOKEN").await.unwrap();
+    assert!(put(&b.store, env(72)).await.unwrap());
+    assert_eq!(b.store.secrets(one).await.unwrap()[0].purpose, SecretPurpose::Env);
+}
+
+async fn a_session_may_use_its_own_secrets_and_those_above_it(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let (app, other) = (repo(b, 1, 20).await, repo(b, 1, 21).await);
+    let (setup, elsewhere) = (configuration(b, 1, 30).await, configuration(b, 1, 31).await);
+    for (configuration, repo) in [(30, 20), (31, 21)] {
+        let sql = format!("INSERT INTO configuration_repos VALUES (#{configuration}, #{repo}, #1, 'app')");
+        b.raw().await.execute(&sql).await.unwrap();
+    }
+    let (session, stranger) = (id(40), id(41));
+    for (number, configuration) in [(40, setup), (41, elsewhere)] {
+        let new = NewSession { configuration_id: Some(configuration), ..new_session(one, number) };
+        b.store.create_session(new).await.unwrap();
+    }
+    let scopes = [
+        (Scope::Org, "ORG"),
+        (Scope::Repo(app), "REPO"),
+        (Scope::Configuration(setup), "CONFIGURATION"),
+        (Scope::Session(session), "SESSION"),
+        (Scope::Repo(other), "OTHER_REPO"),
+        (Scope::Configuration(elsewhere), "OTHER_CONFIGURATION"),
+        (Scope::Session(stranger), "OTHER_SESSION"),
+    ];
+    for (number, (scope, key)) in (50..).zip(scopes) {
+        let new = NewSecret { purpose: SecretPurpose::Env, ..secret(one, scope, key, number) };
+        put(&b.store, new).await.unwrap();
+    }
+    put(&b.store, secret(one, Scope::Org, "PLATFORM", 60)).await.unwrap();
+    let theirs = NewSecret { purpose: SecretPurpose::Env, ..secret(two, Scope::Org, "THEIRS", 61) };
+    put(&b.store, theirs).await.unwrap();
+    let found = b.store.sealed_secrets_of_session(one, session, SecretPurpose::Env).await.unwrap();
+    let names: Vec<_> = found.iter().map(|found| found.key.as_str()).collect();
+    assert_eq!(names, ["CONFIGURATION", "ORG", "REPO", "SESSION"]);
+    assert_eq!(found[3].scope, Scope::Session(session));
+    assert!(b.store.sealed_secrets_of_session(two, session, SecretPurpose::Env).await.unwrap().is_empty());
+    let listed = b.store.secrets(one).await.unwrap();
+    assert!(
+        !listed.iter().any(|entry| matches!(entry.scope, Scope::Session(_))),
+        "only the session knows them"
+    );
 }

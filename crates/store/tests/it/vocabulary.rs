@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::http::{SecretScope, TicketKind};
+use proto::http::{SecretPurpose, SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
@@ -42,6 +42,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("questions.kind", words!(QuestionKind)),
         ("questions.state", words!(QuestionState)),
         ("repos.source", words!(RepoSource)),
+        ("secrets.purpose", words!(SecretPurpose)),
         ("secrets.scope", words!(SecretScope)),
         ("sessions.client_type", words!(ClientType)),
         ("sessions.origin", words!(Origin)),

@@ -1,0 +1,199 @@
+//! The command line inside a sandbox, for agents. It asks the gateway, with the sandbox's own token, to apply the session's
+//! environment and to run its services.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use client::Client;
+use proto::SessionId;
+use proto::http::StartService;
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::output;
+
+/// How often and how far apart a gateway that cannot be reached is tried again. It may be restarting.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(1);
+
+const HELP: &str = "You are in a sandbox of Proliferate. Every command prints one JSON value.\n\n\
+    Start long-running programs (dev servers, databases, workers) as services, not in the background of a shell: a \
+    service is restarted when it fails, its output is kept, and people see it.\n\n  \
+    proliferate services start --name web --command 'npm run dev' --cwd app\n  \
+    proliferate services logs web\n  \
+    proliferate services expose 3000\n\n\
+    The values of environment variables come from people. `proliferate env apply` writes the environment files of this \
+    project with the newest values. Never print these files, never copy them, and never commit them.";
+
+const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and says why · 2 wrong usage";
+
+/// Manage the environment and the services of this session.
+#[derive(Parser)]
+#[command(name = "proliferate", version, about, long_about = HELP, after_help = EXIT_CODES)]
+struct InsideCli {
+    #[command(subcommand)]
+    command: InsideCommand,
+}
+
+#[derive(Subcommand)]
+enum InsideCommand {
+    /// Write or remove the environment files of the project
+    #[command(subcommand)]
+    Env(EnvCommand),
+    /// Run the services of the app
+    #[command(subcommand)]
+    Services(ServicesCommand),
+}
+
+#[derive(Subcommand)]
+enum EnvCommand {
+    /// Write all environment files and secret files with their newest values
+    Apply,
+    /// Remove all files with secrets; `apply` writes them again
+    Scrub,
+}
+
+#[derive(Subcommand)]
+enum ServicesCommand {
+    /// List the services and the exposed port
+    List,
+    /// Start a service; it replaces one of the same name
+    Start {
+        /// A short name, such as web or worker
+        #[arg(long)]
+        name: String,
+        /// The command, for a shell
+        #[arg(long)]
+        command: String,
+        /// The folder in the workspace to start it in
+        #[arg(long)]
+        cwd: Option<String>,
+    },
+    /// Stop a service; its output stays readable
+    Stop {
+        /// The name of the service
+        name: String,
+    },
+    /// Stop a service and start it again
+    Restart {
+        /// The name of the service
+        name: String,
+    },
+    /// Print the newest output of a service
+    Logs {
+        /// The name of the service
+        name: String,
+    },
+    /// Name the port of the app that people are shown
+    Expose {
+        /// The port that the app listens on
+        port: u16,
+    },
+}
+
+/// The session of this sandbox, and how to reach its gateway.
+struct Inside {
+    client: Client,
+    session: SessionId,
+}
+
+/// The file that the gateway writes for every session; a sandbox from the pool was started before its session was known.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SessionFile {
+    session_id: SessionId,
+    token: String,
+}
+
+/// Runs the command line of sandboxes, if this process is in one.
+pub(crate) fn run() -> Option<ExitCode> {
+    let gateway = variable("PROLIFERATE_GATEWAY_URL")?;
+    let (session, token) = identity()?;
+    let cli = InsideCli::parse();
+    let done = async {
+        let url = gateway.parse().map_err(|_| "PROLIFERATE_GATEWAY_URL is not a URL".to_owned())?;
+        let client = Client::new(url, &token).map_err(|error| error.to_string())?;
+        let inside = Inside { client, session };
+        inside.perform(&cli.command).await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(done));
+    Some(match done {
+        Ok(value) => {
+            output::line(&value.to_string());
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            output::line(&json!({ "error": problem }).to_string());
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// The session and the token of this sandbox: from the file that the gateway keeps current, or else the environment.
+fn identity() -> Option<(SessionId, SecretString)> {
+    let default = || Some(Path::new(&variable("HOME")?).join(".proliferate/agent/session.json"));
+    let file = variable("PROLIFERATE_SESSION_FILE").map(PathBuf::from).or_else(default);
+    let read = file.and_then(|file| std::fs::read(file).ok());
+    if let Some(SessionFile { session_id, token }) =
+        read.and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    {
+        return Some((session_id, token.into()));
+    }
+    let session = variable("PROLIFERATE_SESSION_ID")?.parse().ok()?;
+    Some((session, variable("SANDBOX_MCP_AUTH_TOKEN")?.into()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a sandbox has no settings; the gateway sets these variables")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+impl Inside {
+    /// Asks the gateway, and again if it cannot be reached.
+    async fn perform(&self, command: &InsideCommand) -> Result<Value, String> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.ask(command).await {
+                Err(client::Error::Unreachable { .. }) if attempt < ATTEMPTS => sleep(PAUSE).await,
+                done => return done.map_err(|error| error.to_string()),
+            }
+        }
+    }
+
+    async fn ask(&self, command: &InsideCommand) -> Result<Value, client::Error> {
+        let Self { client, session } = self;
+        let done = || json!({ "success": true });
+        match command {
+            InsideCommand::Env(EnvCommand::Apply) => {
+                client.env_apply(*session).await.map(|reply| json!(reply))
+            }
+            InsideCommand::Env(EnvCommand::Scrub) => {
+                client.env_scrub(*session).await.map(|reply| json!(reply))
+            }
+            InsideCommand::Services(command) => match command {
+                ServicesCommand::List => client.services(*session).await.map(|list| json!(list)),
+                ServicesCommand::Start { name, command, cwd } => {
+                    let (name, command, cwd) = (name.clone(), command.clone(), cwd.clone());
+                    let service = StartService { name, command, cwd };
+                    client.start_service(*session, &service).await.map(|entry| json!({ "service": entry }))
+                }
+                ServicesCommand::Stop { name } => client.stop_service(*session, name).await.map(|()| done()),
+                ServicesCommand::Restart { name } => {
+                    client.restart_service(*session, name).await.map(|entry| json!({ "service": entry }))
+                }
+                ServicesCommand::Logs { name } => {
+                    client.service_log(*session, name).await.map(|log| json!(log))
+                }
+                ServicesCommand::Expose { port } => {
+                    client.expose_port(*session, *port).await.map(|()| json!({ "exposedPort": port }))
+                }
+            },
+        }
+    }
+}

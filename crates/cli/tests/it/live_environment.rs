@@ -1,0 +1,229 @@
+//! The environment and the services of an app in real sandboxes: from a setup session that saves them to a coding session
+//! that has them, and nowhere else.
+
+use serde_json::{Value, json};
+
+use crate::live::{Real, Watching};
+
+/// Values that must be found in the files of a running sandbox and nowhere else.
+const CANARIES: [&str; 4] = [
+    "canary-of-the-organization",
+    "canary-of-the-configuration",
+    "canary-of-the-session",
+    "canary-of-a-file",
+];
+const PLATFORM: &str = "canary-of-the-platform";
+
+fn running(real: &Real) -> Watching {
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    socket
+}
+
+fn call(real: &Real, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let request = client.request(method.parse().unwrap(), real.server().url(path)).bearer_auth(real.key());
+    let answer = request.header("content-type", "application/json").body(body.to_string()).send().unwrap();
+    (answer.status().as_u16(), answer.json().unwrap_or_default())
+}
+
+fn secret(real: &Real, name: &str, purpose: &str, value: &str, configuration: &Value) {
+    let mut body = json!({"value": value, "purpose": purpose});
+    if !configuration.is_null() {
+        body["configurationId"] = configuration.clone();
+    }
+    assert_eq!(call(real, "PUT", &format!("/v1/secrets/{name}"), &body).0, 201);
+}
+
+/// A configuration with services, environment files and a secret file.
+fn configuration(real: &Real) -> Value {
+    let made = real.post("/v1/configurations", &json!({"name": "app", "repos": []}));
+    let id = made["id"].clone();
+    let files = json!([{"workspacePath": "app", "path": ".env", "keys": [
+        {"key": "SHARED", "required": true}, {"key": "OVERRIDDEN", "required": true},
+        {"key": "SUBMITTED"}, {"key": "PLATFORM_KEY"}]}]);
+    let commands =
+        json!([{"name": "web", "command": "cat .env > seen; exec sleep 1000", "workspacePath": "app"}]);
+    let path = format!("/v1/configurations/{}", id.as_str().unwrap());
+    let (status, changed) =
+        call(real, "PATCH", &path, &json!({"envFiles": files, "serviceCommands": commands}));
+    assert_eq!((status, &changed["serviceCommands"]), (200, &commands), "{changed}");
+    assert_eq!(changed["envFiles"][0]["keys"][0], json!({"key": "SHARED", "required": true}));
+    secret(real, "SHARED", "env", CANARIES[0], &Value::Null);
+    secret(real, "OVERRIDDEN", "env", "the weaker value", &Value::Null);
+    secret(real, "OVERRIDDEN", "env", CANARIES[1], &id);
+    secret(real, "PLATFORM_KEY", "platform", PLATFORM, &Value::Null);
+    let file = json!({"path": "app/key.pem", "content": CANARIES[3], "configurationId": id});
+    assert_eq!(call(real, "PUT", "/v1/secret-files", &file).0, 201);
+    id
+}
+
+/// The files below a folder of the data directory that contain a text.
+fn found(real: &Real, folder: &str, text: &str) -> String {
+    let folder = real.machine.data_dir().join(folder);
+    let found = std::process::Command::new("grep").args(["-rlaF", text]).arg(folder).output().unwrap();
+    String::from_utf8(found.stdout).unwrap()
+}
+
+fn save_snapshot(socket: &mut Watching) -> Value {
+    socket.say(&json!({"type": "save_snapshot"}));
+    let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"].clone();
+    assert_eq!(saved["success"], true, "{saved}");
+    saved
+}
+
+#[test]
+fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let id = configuration(&real);
+    real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
+    let _setup = running(&real);
+    let env = real
+        .shell(&real.session, "mkdir -p app/node_modules; touch app/node_modules/dependency; cat app/.env");
+    assert_eq!(env, format!("SHARED={}\nOVERRIDDEN={}", CANARIES[0], CANARIES[1]));
+    assert_eq!(
+        real.shell(&real.session, "cat app/key.pem; stat -c %a app/key.pem"),
+        format!("{}600", CANARIES[3])
+    );
+    let submitted = json!({"secrets": [{"key": "SUBMITTED", "value": CANARIES[2]}], "envVars": []});
+    let answer = real.post(&format!("/proliferate/{}/env", real.session), &submitted);
+    assert_eq!(
+        (&answer["submitted"], &answer["applied"], &answer["missing"]),
+        (&json!(true), &json!(true), &json!([]))
+    );
+    assert_eq!(
+        real.shell(&real.session, "grep SUBMITTED app/.env; cat /tmp/.proliferate_env.json"),
+        format!("SUBMITTED={0}\n{{\"SUBMITTED\":\"{0}\"}}", CANARIES[2])
+    );
+    assert_eq!(
+        real.shell(&real.session, "pgrep -xc sleep || true"),
+        "0",
+        "a setup session starts no services"
+    );
+    let whose = "SELECT sandbox_provider || ' ' || (created_by IS NOT NULL) FROM sessions WHERE session_type = 'setup'";
+    assert_eq!(real.sql(whose).as_deref(), Some("local 1"), "it has a provider and a creator");
+    let done =
+        real.post(&format!("/proliferate/{}/finish-setup", real.session), &json!({"name": "ready app"}));
+    assert_eq!((&done["success"], &done["configurationId"]), (&json!(true), &id), "{done}");
+    let configurations = real.get("/v1/configurations");
+    let finished = &configurations["configurations"][0];
+    assert_eq!(
+        (&finished["status"], &finished["name"]),
+        (&json!("ready"), &json!("ready app")),
+        "{finished}"
+    );
+
+    real.new_session(&json!({"configurationId": id}));
+    let mut coding = running(&real);
+    // The service read its environment file, so the file was there first.
+    let seen =
+        real.shell(&real.session, "until [ -s app/seen ]; do sleep 0.05; done; cat app/seen; rm app/seen");
+    assert_eq!(
+        seen,
+        format!("SHARED={}\nOVERRIDDEN={}", CANARIES[0], CANARIES[1]),
+        "the other's value is not here"
+    );
+    assert_eq!(real.shell(&real.session, "ls app/node_modules"), "dependency");
+    let services = real.get(&format!("/proliferate/{}/services", real.session));
+    let service = &services["services"][0];
+    assert_eq!((&service["name"], &service["status"]), (&json!("web"), &json!("running")), "{services}");
+
+    coding.prompt("hello");
+    coding.until_type("turn_complete");
+    save_snapshot(&mut coding);
+    for canary in CANARIES.iter().chain(&[PLATFORM]) {
+        assert_eq!(found(&real, "sandboxes/snapshots", canary), "", "a snapshot has {canary}");
+    }
+    real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
+    let mut again = real.watch("");
+    again.prompt("hello");
+    again.until_type("turn_complete");
+    let env = real.shell(&real.sandbox(), "cat app/.env app/key.pem");
+    assert!(env.contains(CANARIES[0]) && env.ends_with(CANARIES[3]), "after a move: {env}");
+    assert!(!env.contains(PLATFORM));
+    drop(again);
+    real.delete(&format!("/proliferate/{}", real.session));
+    assert_nowhere_else(real);
+}
+
+/// The canaries are in no table, log or metric. The database has only encrypted values.
+fn assert_nowhere_else(mut real: Real) {
+    let metrics = reqwest::blocking::get(real.server().url("/metrics")).unwrap().text().unwrap();
+    let server = real.server.take().unwrap();
+    server.stop();
+    for canary in CANARIES.iter().chain(&[PLATFORM]) {
+        assert!(!metrics.contains(canary), "a metric has {canary}");
+        for file in ["proliferate.db", "proliferate.db-wal", "checkpoints", "logs"] {
+            assert_eq!(found(&real, file, canary), "", "{canary}");
+        }
+    }
+}
+
+#[test]
+fn a_changed_value_reaches_a_running_sandbox_and_a_bad_path_is_refused() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let id = configuration(&real);
+    real.new_session(&json!({"configurationId": id}));
+    let _socket = running(&real);
+    let changed = json!({"value": "the newest value", "purpose": "env", "configurationId": id});
+    assert_eq!(call(&real, "PUT", "/v1/secrets/OVERRIDDEN", &changed).0, 200);
+    real.shell(&real.session, "until grep -q 'the newest value' app/.env; do sleep 0.05; done");
+    let (status, refused) = call(
+        &real,
+        "PUT",
+        "/v1/secrets/OVERRIDDEN",
+        &json!({"value": "x", "purpose": "platform", "configurationId": id}),
+    );
+    assert_eq!(status, 409, "{refused}");
+    let path = format!("/v1/configurations/{}", id.as_str().unwrap());
+    let files = json!({"envFiles": [{"path": "../../etc/passwd", "keys": [{"key": "A"}]}]});
+    let (status, refused) = call(&real, "PATCH", &path, &files);
+    assert_eq!(status, 400);
+    assert!(refused["error"].as_str().unwrap().contains("envFiles[0].path"), "{refused}");
+    let file = json!({"path": "/etc/shadow", "content": "x"});
+    assert_eq!(call(&real, "PUT", "/v1/secret-files", &file).0, 400);
+}
+
+#[test]
+fn the_command_line_in_a_sandbox_steers_services_and_environment() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let id = configuration(&real);
+    real.new_session(&json!({"configurationId": id}));
+    let _socket = running(&real);
+    let run = |command: &str| -> Value {
+        let out = real.shell(&real.session, command);
+        serde_json::from_str(&out).unwrap_or_else(|_| panic!("{command}: {out}"))
+    };
+    assert!(real.shell(&real.session, "proliferate help").contains("proliferate services start"));
+    let scrubbed = run("proliferate env scrub");
+    assert_eq!(scrubbed["scrubbed"], json!(["app/.env", "app/key.pem"]));
+    assert_eq!(real.shell(&real.session, "ls -A app"), "");
+    let applied = run("proliferate env apply");
+    assert_eq!(applied["applied"].as_array().unwrap().len(), 2, "{applied}");
+    assert!(!applied.to_string().contains("canary"));
+    let started =
+        run("proliferate services start --name db --command 'echo ready; exec sleep 999' --cwd app");
+    assert_eq!(started["service"]["name"], "db");
+    let log = run(
+        "until proliferate services logs db | grep -q ready; do sleep 0.1; done; proliferate services logs db",
+    );
+    assert_eq!(log["log"], "ready\n");
+    assert_eq!(run("proliferate services expose 3000")["exposedPort"], 3000);
+    assert_eq!(run("proliferate services stop db")["success"], true);
+    let list = run("proliferate services list");
+    assert_eq!(
+        (&list["services"][0]["status"], &list["exposedPort"]),
+        (&json!("stopped"), &json!(3000)),
+        "{list}"
+    );
+    assert_eq!(run("proliferate services restart db")["service"]["name"], "db");
+    let unknown = real.shell(&real.session, "proliferate services logs nothing || echo code $?");
+    assert!(unknown.ends_with("code 1") && unknown.contains("error"), "{unknown}");
+    let outside = real.shell(
+        &real.session,
+        "proliferate services start --name x --command true --cwd ../.. || echo code $?",
+    );
+    assert!(outside.contains("cwd must be a path inside the workspace"), "{outside}");
+    let tested = real.post(&format!("/proliferate/{}/test-services", real.session), &json!({}));
+    assert_eq!(tested["entries"][0]["exitCode"], 124, "it was still running: {tested}");
+}

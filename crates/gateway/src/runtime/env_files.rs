@@ -1,0 +1,134 @@
+//! The specification of environment files: which files a project reads, and the names of the variables in each. People
+//! and setup agents edit it, so everything is checked where it is entered.
+
+use std::path::{Component, Path, PathBuf};
+
+use sandboxd::protocol::EnvFile;
+use serde_json::Value;
+
+use crate::vault::is_name;
+
+const MAX_FILES: usize = 10;
+const MAX_KEYS: usize = 50;
+const MAX_PATH: usize = 500;
+
+/// Parses a list as it is stored. `None` for a list that no check accepted.
+pub(crate) fn parse(stored: Option<Value>) -> Option<Vec<EnvFile>> {
+    let files: Vec<EnvFile> = match stored {
+        None | Some(Value::Null) => return Some(Vec::new()),
+        Some(stored) => serde_json::from_value(stored).ok()?,
+    };
+    files.iter().all(|file| place(file).is_some()).then_some(files)
+}
+
+/// The path of a file in the workspace.
+pub(crate) fn place(file: &EnvFile) -> Option<PathBuf> {
+    let folder = workspace_folder(&file.workspace_path)?;
+    Some(folder.join(workspace_file(&file.path)?))
+}
+
+/// A path of a file inside the workspace in its plain form. `None` for a path that leaves the workspace, is empty, or
+/// is not one line.
+pub(crate) fn workspace_file(path: &str) -> Option<PathBuf> {
+    workspace_folder(path).filter(|plain| !plain.as_os_str().is_empty())
+}
+
+/// The same for a folder, which may be the workspace itself.
+fn workspace_folder(path: &str) -> Option<PathBuf> {
+    if path.chars().count() > MAX_PATH || path.chars().any(char::is_control) || path.contains('\\') {
+        return None;
+    }
+    let parts = Path::new(path).components().filter(|part| *part != Component::CurDir);
+    parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
+}
+
+/// Checks a list that somebody wants to store. Every violation names its field and limit.
+pub(crate) fn check(files: &[EnvFile]) -> Result<(), String> {
+    if files.len() > MAX_FILES {
+        return Err(format!("envFiles has at most {MAX_FILES} entries"));
+    }
+    let problems: Vec<String> =
+        files.iter().enumerate().flat_map(|(index, file)| problems(index, file)).collect();
+    let mut places: Vec<_> = files.iter().filter_map(place).collect();
+    places.sort();
+    if places.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("envFiles names the same file twice".to_owned());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+fn problems(index: usize, file: &EnvFile) -> Vec<String> {
+    let at = |field: &str, rule: &str| format!("envFiles[{index}].{field} must be {rule}");
+    let mut found = Vec::new();
+    if workspace_folder(&file.workspace_path).is_none() {
+        found.push(at("workspacePath", "a path inside the workspace, of at most 500 characters"));
+    }
+    if workspace_file(&file.path).is_none() {
+        found.push(at("path", "a path inside the workspace, of 1 to 500 characters"));
+    }
+    if file.keys.is_empty() || file.keys.len() > MAX_KEYS {
+        found.push(at("keys", "a list of 1 to 50 variables"));
+    }
+    let odd = file.keys.iter().take(MAX_KEYS).position(|key| !is_name(&key.key));
+    if let Some(number) = odd {
+        let field = format!("keys[{number}].key");
+        found.push(at(
+            &field,
+            "letters, digits and _, not begin with a digit, and have at most 200 characters",
+        ));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn files(workspace_path: &str, path: &str, key: &str) -> Vec<EnvFile> {
+        let file = json!({"workspacePath": workspace_path, "path": path, "keys": [{"key": key}]});
+        serde_json::from_value(json!([file])).unwrap()
+    }
+
+    #[test]
+    fn each_violation_names_its_field() {
+        assert_eq!(check(&files(".", "app/.env", "A")), Ok(()));
+        for (workspace_path, path, key, field) in [
+            ("..", ".env", "A", "envFiles[0].workspacePath"),
+            ("/etc", ".env", "A", "envFiles[0].workspacePath"),
+            ("app", "../../x", "A", "envFiles[0].path"),
+            ("app", "/etc/passwd", "A", "envFiles[0].path"),
+            ("app", ".", "A", "envFiles[0].path"),
+            ("app", "a\nb", "A", "envFiles[0].path"),
+            (".", ".env", "2A", "envFiles[0].keys[0].key"),
+            (".", ".env", "A B", "envFiles[0].keys[0].key"),
+        ] {
+            let said = check(&files(workspace_path, path, key)).unwrap_err();
+            assert!(said.starts_with(field), "{said}");
+        }
+        let twice = [files(".", "app/.env", "A"), files("app", "./.env", "B")].concat();
+        assert!(check(&twice).unwrap_err().contains("twice"));
+        let many = vec![files(".", ".env", "A").remove(0); 11];
+        assert!(check(&many).unwrap_err().contains("at most 10"));
+    }
+
+    #[test]
+    fn a_stored_list_that_no_check_accepted_is_not_used() {
+        assert_eq!(parse(None).map(|files| files.len()), Some(0));
+        let stored = |path: &str| Some(json!([{"path": path, "keys": []}]));
+        assert!(parse(stored("app/.env")).is_some());
+        assert!(parse(stored("../.env")).is_none());
+        assert!(parse(Some(json!({"path": "x"}))).is_none());
+    }
+
+    #[test]
+    fn a_path_is_found_by_its_names() {
+        let found = |text: &str| workspace_file(text).map(|path| path.display().to_string());
+        assert_eq!(found("./app/./.env").as_deref(), Some("app/.env"));
+        assert_eq!(found("app//.env").as_deref(), Some("app/.env"));
+        for wrong in ["", ".", "../x", "app/../../x", "/etc/x"] {
+            assert_eq!(found(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The environment of a session's app: environment files and secret files with values of the vault, and the values that
+//! people submitted. They are written when a sandbox starts and when something changes, and no snapshot copies them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::{OrgId, RepoId, SessionId};
+use sandbox::SandboxError;
+use sandboxd::protocol::{Code, EnvFile, EnvMode, Exec, Place};
+use sandboxd::{ClientError, Sandboxd};
+use secrecy::{ExposeSecret as _, SecretString};
+use store::{PlacedRepo, Scope, SessionRecord, StoreError};
+
+use super::{Runtime, env_files, sandbox_of};
+use crate::vault::{Injected, OpenSecret, VaultError};
+
+/// The file with the values that people submitted for the session, as one JSON object. `/tmp` is part of no snapshot.
+const SUBMITTED: &str = "/tmp/.proliferate_env.json";
+/// Replaces that file. The content comes from standard input, where no other process can see it.
+const WRITE_SUBMITTED: &str = "umask 077 && cat > \"$0.new\" && mv \"$0.new\" \"$0\"";
+const TIMEOUT_MS: u64 = 10_000;
+const MAX_EXCLUDE: u64 = 1024 * 1024;
+/// How often changes of secrets and specifications are looked for.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// The reason why an environment could not be applied. Never contains a value.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvironmentError {
+    #[error("the list of environment files cannot be read: save it again")]
+    EnvFiles,
+    #[error("the sandbox's supervisor: {0}")]
+    Inside(#[from] ClientError),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    Vault(#[from] VaultError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What a session's sandbox gets.
+pub(crate) struct Environment {
+    pub(crate) files: Vec<EnvFile>,
+    variables: Vec<OpenSecret>,
+    pub(crate) secret_files: Vec<SecretFile>,
+    repos: Vec<(RepoId, PathBuf)>,
+}
+
+/// A file of the vault.
+pub(crate) struct SecretFile {
+    /// Inside the workspace.
+    pub(crate) path: PathBuf,
+    content: SecretString,
+}
+
+/// The result of applying an environment.
+pub(crate) struct Applied {
+    /// The paths of the files that were written, and how many variables or bytes each has.
+    pub(crate) files: Vec<(String, usize)>,
+    /// The required variables that have no value. If there are any, no environment file was written.
+    pub(crate) missing: Vec<String>,
+}
+
+impl Environment {
+    /// Collects the environment of a session. Values whose name no file has stay encrypted.
+    pub(crate) async fn of(runtime: &Runtime, record: &SessionRecord) -> Result<Self, EnvironmentError> {
+        let (files, repos) = specification(runtime, record).await?;
+        let named = |secret: &store::SealedSecret| {
+            let keys = files.iter().flat_map(|file| &file.keys);
+            matches!(secret.scope, Scope::Session(_)) || keys.into_iter().any(|key| key.key == secret.key)
+        };
+        let vault = &runtime.vault;
+        let (org, session) = (record.org_id, record.id);
+        let variables = vault.open_for_session(org, session, Injected::Variables, named).await?;
+        let mut found = vault.open_for_session(org, session, Injected::Files, |_| true).await?;
+        // The strongest owner's file is written last.
+        found.sort_by_key(|secret| std::cmp::Reverse(rank(secret.scope, &[])));
+        let mut secret_files = BTreeMap::new();
+        for secret in found {
+            let path = env_files::workspace_file(&secret.key).ok_or(EnvironmentError::EnvFiles)?;
+            secret_files.insert(path, secret.value);
+        }
+        let secret_files =
+            secret_files.into_iter().map(|(path, content)| SecretFile { path, content }).collect();
+        Ok(Self { files, variables, secret_files, repos })
+    }
+
+    /// The value of a variable for files in this folder of the workspace, with its owner: the session's, or else the
+    /// configuration's, the repository's or the organization's.
+    fn value(&self, key: &str, folder: &Path) -> Option<&OpenSecret> {
+        let here: Vec<RepoId> =
+            self.repos.iter().filter(|(_, path)| path == folder).map(|(id, _)| *id).collect();
+        let named = self.variables.iter().filter(|secret| secret.key == key);
+        named.min_by_key(|secret| rank(secret.scope, &here))
+    }
+
+    /// Who owns the value of a file's variable.
+    pub(crate) fn source(&self, file: &EnvFile, key: &str) -> Option<Scope> {
+        self.value(key, &folder(file)).map(|secret| secret.scope)
+    }
+
+    /// The required variables of all files that have no value, each once.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let mut missing: Vec<String> = Vec::new();
+        for file in &self.files {
+            let absent = |key: &str| self.value(key, &folder(file)).is_none();
+            for key in file.keys.iter().filter(|key| key.required && absent(&key.key)) {
+                if !missing.contains(&key.key) {
+                    missing.push(key.key.clone());
+                }
+            }
+        }
+        missing
+    }
+
+    /// The paths of all files with secrets.
+    fn secret_paths(&self) -> Vec<String> {
+        let secret = self.files.iter().filter(|file| file.mode == EnvMode::Secret);
+        let paths = secret.filter_map(env_files::place);
+        let paths = paths.chain(self.secret_files.iter().map(|file| file.path.clone()));
+        paths.map(|path| path.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Writes all files into a sandbox. Their paths are recorded first, so that no snapshot copies them, whenever the
+    /// gateway stops.
+    pub(crate) async fn apply(
+        &self,
+        runtime: &Runtime,
+        record: &SessionRecord,
+        inside: &Sandboxd,
+    ) -> Result<Applied, EnvironmentError> {
+        runtime.store.add_secret_paths(record.org_id, record.id, self.secret_paths()).await?;
+        let mut written = Vec::new();
+        for file in &self.secret_files {
+            let path = file.path.to_string_lossy().into_owned();
+            let content = file.content.expose_secret().as_bytes().to_vec();
+            let size = content.len();
+            inside.write_file(Place::workspace(path.clone()), content, Some(0o600)).await?;
+            self.exclude(inside, &file.path).await?;
+            written.push((path, size));
+        }
+        if runtime.sandboxes.has_own_network() {
+            self.write_submitted(inside).await?;
+        }
+        let missing = self.missing();
+        if missing.is_empty() {
+            for file in &self.files {
+                let values = self.values(file);
+                // A file without any value would only replace one that the agent wrote.
+                if values.is_empty() {
+                    continue;
+                }
+                let done = inside.env_apply(vec![file.clone()], values).await?;
+                written.extend(done.applied.into_iter().map(|file| (file.path, file.key_count)));
+            }
+        }
+        Ok(Applied { files: written, missing })
+    }
+
+    fn values(&self, file: &EnvFile) -> BTreeMap<String, String> {
+        let folder = folder(file);
+        let value = |key: &str| Some(self.value(key, &folder)?.value.expose_secret().to_owned());
+        file.keys.iter().filter_map(|key| Some((key.key.clone(), value(&key.key)?))).collect()
+    }
+
+    /// Writes the values that were submitted for the session where its agent reads them.
+    async fn write_submitted(&self, inside: &Sandboxd) -> Result<(), EnvironmentError> {
+        let submitted: BTreeMap<&str, &str> = self
+            .variables
+            .iter()
+            .filter(|secret| matches!(secret.scope, Scope::Session(_)))
+            .map(|secret| (secret.key.as_str(), secret.value.expose_secret()))
+            .collect();
+        if submitted.is_empty() {
+            return Ok(());
+        }
+        let exec = Exec {
+            argv: ["sh", "-c", WRITE_SUBMITTED, SUBMITTED].map(str::to_owned).to_vec(),
+            timeout_ms: Some(TIMEOUT_MS),
+            ..Exec::default()
+        };
+        let content = serde_json::to_vec(&submitted).unwrap_or_default();
+        inside.run(exec, content, 0).await?;
+        Ok(())
+    }
+
+    /// Keeps a secret file out of commits of the repository that contains it.
+    async fn exclude(&self, inside: &Sandboxd, path: &Path) -> Result<(), EnvironmentError> {
+        let containing =
+            self.repos.iter().filter_map(|(_, folder)| Some((folder, path.strip_prefix(folder).ok()?)));
+        let Some((folder, inner)) = containing.max_by_key(|(folder, _)| folder.components().count()) else {
+            return Ok(());
+        };
+        let place = Place::workspace(folder.join(".git/info/exclude").to_string_lossy());
+        let mut lines = match inside.read_file(place.clone(), 0, MAX_EXCLUDE).await {
+            Ok(found) => found.bytes,
+            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let line = format!("/{}", inner.display());
+        if lines.split(|byte| *byte == b'\n').any(|known| known == line.as_bytes()) {
+            return Ok(());
+        }
+        if !lines.is_empty() && !lines.ends_with(b"\n") {
+            lines.push(b'\n');
+        }
+        lines.extend(format!("{line}\n").into_bytes());
+        inside.write_file(place, lines, None).await?;
+        Ok(())
+    }
+
+    /// Removes all files with secrets from a sandbox, for example before the agent copies its workspace elsewhere.
+    /// Returns their paths.
+    pub(crate) async fn scrub(&self, inside: &Sandboxd) -> Result<Vec<String>, EnvironmentError> {
+        let mut scrubbed = inside.env_scrub(self.files.clone()).await?.scrubbed;
+        for file in &self.secret_files {
+            let path = file.path.to_string_lossy().into_owned();
+            match inside.remove(Place::workspace(path.clone()), false).await {
+                Ok(()) => scrubbed.push(path),
+                Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(scrubbed)
+    }
+}
+
+/// How strong an owner's value is; the lowest number wins. Repositories in the same folder come before others.
+fn rank(scope: Scope, here: &[RepoId]) -> u8 {
+    match scope {
+        Scope::Session(_) => 0,
+        Scope::Configuration(_) => 1,
+        Scope::Repo(id) if here.contains(&id) => 2,
+        Scope::Repo(_) => 3,
+        Scope::Org => 4,
+    }
+}
+
+fn folder(file: &EnvFile) -> PathBuf {
+    env_files::workspace_file(&file.workspace_path).unwrap_or_default()
+}
+
+/// The environment files of a session, and where its repositories are: the configuration's files, and those of each
+/// repository in its folder. The configuration's file takes precedence over a repository's at the same place.
+async fn specification(
+    runtime: &Runtime,
+    record: &SessionRecord,
+) -> Result<(Vec<EnvFile>, Vec<(RepoId, PathBuf)>), EnvironmentError> {
+    let mut files = match record.configuration_id {
+        None => Vec::new(),
+        Some(id) => {
+            let found = runtime.store.configuration(record.org_id, id).await?;
+            let stored = found.and_then(|configuration| configuration.env_files);
+            env_files::parse(stored).ok_or(EnvironmentError::EnvFiles)?
+        }
+    };
+    let mut repos = Vec::new();
+    for PlacedRepo { repo, workspace_path } in runtime.store.session_repos(record.id).await? {
+        repos.push((repo.id, env_files::workspace_file(&workspace_path).unwrap_or_default()));
+        for file in env_files::parse(repo.env_files).ok_or(EnvironmentError::EnvFiles)? {
+            let file = EnvFile { workspace_path: workspace_path.clone(), ..file };
+            if files.iter().all(|known| env_files::place(known) != env_files::place(&file)) {
+                files.push(file);
+            }
+        }
+    }
+    Ok((files, repos))
+}
+
+/// The paths of a session's workspace that no snapshot may copy: files with secrets that the sandbox gets now or ever got.
+pub(super) async fn secret_paths(
+    runtime: &Runtime,
+    record: &SessionRecord,
+) -> Result<Vec<PathBuf>, EnvironmentError> {
+    let (files, _) = specification(runtime, record).await?;
+    let secret = files.iter().filter(|file| file.mode == EnvMode::Secret);
+    let recorded = runtime.store.secret_paths(record.id).await?;
+    let recorded = recorded.iter().filter_map(|path| env_files::workspace_file(path));
+    Ok(secret.filter_map(env_files::place).chain(recorded).collect())
+}
+
+/// Applies environments again to running sandboxes after a secret or a specification was changed, by whomever.
+pub(crate) async fn keep_environments(runtime: Arc<Runtime>) {
+    let mut known = None;
+    loop {
+        match runtime.store.environment_marks().await {
+            Err(error) => tracing::warn!(%error, "environments of sandboxes may be old"),
+            Ok(marks) => {
+                let before = known.replace(marks.clone()).unwrap_or_else(|| marks.clone());
+                let orgs =
+                    marks.keys().chain(before.keys()).copied().collect::<std::collections::HashSet<_>>();
+                for org in orgs.into_iter().filter(|org| marks.get(org) != before.get(org)) {
+                    reapply_all(&runtime, org).await;
+                }
+            }
+        }
+        tokio::select! {
+            () = runtime.closing.cancelled() => return,
+            () = tokio::time::sleep(REFRESH) => {}
+        }
+    }
+}
+
+async fn reapply_all(runtime: &Runtime, org: OrgId) {
+    let sessions = match runtime.store.running_sessions(org, runtime.sandboxes.engine()).await {
+        Ok(sessions) => sessions,
+        Err(error) => return tracing::warn!(%org, %error, "environments of sandboxes may be old"),
+    };
+    for session in sessions {
+        if let Err(error) = reapply(runtime, org, session).await {
+            // Its sandbox may be starting or ending. When the next one starts, it gets the newest values.
+            tracing::info!(%session, %error, "a changed environment was not applied");
+        }
+    }
+}
+
+async fn reapply(runtime: &Runtime, org: OrgId, session: SessionId) -> Result<(), EnvironmentError> {
+    let Some(record) = runtime.store.session(org, session).await? else { return Ok(()) };
+    let inside = runtime.sandboxes.reach(&sandbox_of(&record)?).await?;
+    Environment::of(runtime, &record).await?.apply(runtime, &record, &inside).await.map(drop)
+}
