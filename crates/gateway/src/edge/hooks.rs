@@ -34,7 +34,8 @@ pub(super) async fn receive(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, content) = request.into_parts();
-    let content = body::read_anonymous(&app, &parts, content, MAX_BODY).await?;
+    let limit = MAX_BODY.min(app.config.max_body_bytes);
+    let content = body::read_anonymous(&app, &parts, content, limit).await?;
     let id: Option<AutomationId> = id.parse().ok();
     let (automation, delivery) = match authenticate(&app, id, &parts.headers, &content).await? {
         Ok(verified) => verified,
