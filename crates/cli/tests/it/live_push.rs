@@ -194,7 +194,9 @@ fn a_lane_that_is_closed_to_agents_lets_people_push_and_open_pull_requests() {
     let agents = "roles: [SETUP_AGENT, CODING_AGENT, AUTOMATION_AGENT, OPERATOR, ORG_ADMIN]";
     let example = "        - {role: CODING_AGENT, tool: git.push, risk: write, scope: [case_id, run_id]}\n";
     assert!(LANES.contains(agents) && LANES.contains(example));
-    let lanes = LANES.replace(agents, "roles: [OPERATOR, ORG_ADMIN]").replacen(example, "", 1);
+    let (before, publish) = LANES.split_once("- lane_id: git.publish").unwrap();
+    let publish = publish.replacen(agents, "roles: [OPERATOR, ORG_ADMIN]", 1).replacen(example, "", 1);
+    let lanes = format!("{before}- lane_id: git.publish{publish}");
     std::fs::write(folder.path().join("lanes.yaml"), lanes).unwrap();
     let roles = ROLES.lines().map(|line| {
         if line.contains("platform.") { line.replace("git.publish, ", "") } else { line.to_owned() }
