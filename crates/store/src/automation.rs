@@ -233,7 +233,7 @@ impl Store {
             }
             let open: i64 = sqlx::query_scalar(OPEN).bind(org).bind(id).fetch_one(&mut *tx).await?;
             if open > 0 {
-                return Err(StoreError::Refused("this automation has runs that have not ended: cancel them first"));
+                return Err(StoreError::Refused("this automation has runs that have not ended, or whose sessions are being stopped: cancel them, or try again"));
             }
             sqlx::query(SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
             sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;

@@ -278,7 +278,7 @@ fn an_unprivileged_user_can_run_sandboxes_too() {
     command.arg(std::env::current_exe().unwrap()).args([
         "sandbox::",
         "--skip",
-        "ordinary_user",
+        "unprivileged_user",
         "--test-threads=2",
     ]);
     let ran = command.env("TMPDIR", folder.path()).output().unwrap();

@@ -216,12 +216,12 @@ fn obstacles_to_a_start_are_named_with_their_remedy() {
     assert_eq!(ls(&[]).out, "none\n");
     let stranger = ls(&["--token", "nonsense"]);
     assert_eq!(stranger.code, 1);
-    assert!(stranger.err.contains("proliferate token user"), "{}", stranger.err);
+    assert!(stranger.err.contains("proliferate login URL"), "{}", stranger.err);
     assert_eq!(ls(&["--status", "asleep"]).code, 2);
     assert_eq!(machine.run(&["session", "ls", "--url", "ftp://here"]).code, 2);
     let unknown = machine.run(&["session", "new", "--url", &url, "--model", "hal-9000"]);
-    assert_eq!(unknown.code, 2);
-    assert!(unknown.err.contains("possible values: "), "{}", unknown.err);
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.err.contains("No configured provider serves the model hal-9000"), "{}", unknown.err);
     let empty = machine.run(&["session", "prompt", "--url", &url, &"0".repeat(8), " "]);
     assert!(empty.err.contains("session ls"), "{}", empty.err);
 }
