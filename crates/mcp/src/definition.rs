@@ -1,0 +1,169 @@
+//! What a server says about one of its tools, and the hash by which a later change is noticed.
+
+use ledger::{Hash, canonical, sha256};
+use policy::Hints;
+use serde_json::{Value, json};
+
+/// The maximum number of bytes in a tool's name.
+pub const MAX_NAME: usize = 128;
+/// The maximum number of bytes in a tool's description.
+pub const MAX_DESCRIPTION: usize = 16 * 1024;
+/// The maximum number of bytes in the canonical text of a definition.
+pub const MAX_DEFINITION: usize = 64 * 1024;
+
+/// One tool of a server, as the server defined it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definition {
+    name: String,
+    raw: Value,
+    hash: Hash,
+}
+
+/// Why a tool is left out. The message contains nothing that the server sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DefinitionError {
+    #[error("the definition is not an object")]
+    NotAnObject,
+    #[error("the name must have 1 to {MAX_NAME} of the characters A-Z a-z 0-9 _ - . /")]
+    Name,
+    #[error("the description is longer than {MAX_DESCRIPTION} bytes")]
+    Description,
+    #[error("the definition is larger than {MAX_DEFINITION} bytes")]
+    TooLarge,
+    #[error("the input schema is not an object")]
+    Schema,
+    #[error("the definition has numbers or nesting that cannot be hashed")]
+    Unhashable,
+}
+
+impl Definition {
+    /// Reads an element of a server's list of tools.
+    pub fn parse(raw: Value) -> Result<Self, DefinitionError> {
+        let fields = raw.as_object().ok_or(DefinitionError::NotAnObject)?;
+        let name = fields.get("name").and_then(Value::as_str).filter(|name| is_name(name));
+        let name = name.ok_or(DefinitionError::Name)?.to_owned();
+        let description = fields.get("description").and_then(Value::as_str).unwrap_or_default();
+        if description.len() > MAX_DESCRIPTION {
+            return Err(DefinitionError::Description);
+        }
+        if !fields.get("inputSchema").is_some_and(Value::is_object) {
+            return Err(DefinitionError::Schema);
+        }
+        let text = canonical(&raw).map_err(|_| DefinitionError::Unhashable)?;
+        if text.len() > MAX_DEFINITION {
+            return Err(DefinitionError::TooLarge);
+        }
+        Ok(Self { name, hash: sha256(text.as_bytes()), raw })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn description(&self) -> &str {
+        self.raw["description"].as_str().unwrap_or_default()
+    }
+
+    pub fn input_schema(&self) -> &Value {
+        &self.raw["inputSchema"]
+    }
+
+    /// The definition as the server sent it, with every field that we do not know.
+    pub const fn raw(&self) -> &Value {
+        &self.raw
+    }
+
+    /// The hash of the complete definition. A changed description changes it, because agents act on descriptions.
+    pub const fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    /// What the server claims about the tool's effects.
+    pub fn hints(&self) -> Hints {
+        let hint = |name| self.raw["annotations"][name] == json!(true);
+        Hints { destructive: hint("destructiveHint"), read_only: hint("readOnlyHint") }
+    }
+}
+
+/// Whether a name can be part of a mode key, a command line and a URL path without being mistaken for something else.
+fn is_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool() -> Value {
+        json!({"name": "create", "description": "Creates", "inputSchema": {
+            "type": "object",
+            "properties": {"description": {"type": "string"}, "limit": {"type": "integer", "default": 5}},
+        }})
+    }
+
+    fn hash(raw: Value) -> Hash {
+        Definition::parse(raw).unwrap().hash()
+    }
+
+    #[test]
+    fn every_change_of_a_definition_changes_its_hash() {
+        let edits: [(&str, Value); 8] = [
+            ("/description", json!("Creates and sends")),
+            ("/inputSchema/properties/description", json!({"type": "string", "enum": ["a"]})),
+            ("/inputSchema/properties/limit/default", json!(6)),
+            ("/inputSchema/properties/limit/type", json!("number")),
+            ("/inputSchema/properties/limit", json!({"type": "integer", "default": 5, "oneOf": []})),
+            ("/inputSchema/type", json!(["object", "null"])),
+            ("/name", json!("created")),
+            ("", json!({"name": "create", "inputSchema": {}, "unknown": 1})),
+        ];
+        for (place, value) in edits {
+            let mut changed = tool();
+            *changed.pointer_mut(place).unwrap() = value;
+            assert_ne!(hash(changed), hash(tool()), "{place}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_fields_does_not_change_the_hash() {
+        let one = json!({"name": "a", "inputSchema": {"type": "object", "title": "t"}});
+        let other: Value =
+            serde_json::from_str(r#"{"inputSchema":{"title":"t","type":"object"},"name":"a"}"#).unwrap();
+        assert_eq!(hash(one), hash(other));
+    }
+
+    #[test]
+    fn definitions_beyond_the_limits_are_refused() {
+        let with = |place: &str, value: Value| {
+            let mut raw = tool();
+            *raw.pointer_mut(place).unwrap() = value;
+            Definition::parse(raw).unwrap_err()
+        };
+        assert_eq!(with("", json!([])), DefinitionError::NotAnObject);
+        for name in [json!(""), json!("a b"), json!("a\r\nb"), json!("x".repeat(129)), json!("a:b"), json!(1)]
+        {
+            assert_eq!(with("/name", name), DefinitionError::Name);
+        }
+        assert_eq!(
+            with("/description", json!("d".repeat(MAX_DESCRIPTION + 1))),
+            DefinitionError::Description
+        );
+        assert_eq!(with("/inputSchema", json!(true)), DefinitionError::Schema);
+        assert_eq!(with("/inputSchema/type", json!("t".repeat(MAX_DEFINITION))), DefinitionError::TooLarge);
+        assert_eq!(with("/inputSchema/properties/limit", json!(u64::MAX)), DefinitionError::Unhashable);
+    }
+
+    #[test]
+    fn only_true_is_a_hint() {
+        let hints = |annotations: Value| {
+            let mut raw = tool();
+            raw["annotations"] = annotations;
+            let hints = Definition::parse(raw).unwrap().hints();
+            (hints.destructive, hints.read_only)
+        };
+        assert_eq!(hints(json!({"destructiveHint": true, "readOnlyHint": true})), (true, true));
+        assert_eq!(hints(json!({"destructiveHint": "true", "readOnlyHint": 1})), (false, false));
+        assert_eq!(hints(json!("destructiveHint")), (false, false));
+    }
+}
