@@ -124,6 +124,8 @@ pub(crate) struct Memory {
     pub(crate) messages: Vec<Value>,
     pub(crate) busy: bool,
     pub(crate) turn: Option<turn::MessageInProgress>,
+    /// Whether the agent was restarted: it does not work on what it had, but on a prompt that is sent again.
+    pub(crate) restarted: bool,
 }
 
 impl FakeAgent {
@@ -366,6 +368,7 @@ fn accept_prompt(state: &Arc<Shared>, inner: &mut Inner, session: &str, body: &V
         return PromptOutcome::Refused;
     }
     let id = body["messageID"].as_str().unwrap_or_default();
+    turn::forget_unanswered(inner, session, id);
     let known = inner.sessions[session].messages.iter().any(|message| message["info"]["id"] == id);
     // A repeated id is the same message, so nothing happens twice.
     if !known {

@@ -93,9 +93,12 @@ impl Recorded {
         socket
     }
 
-    /// The instructions and the platform tools in the last request to the model.
+    /// The instructions and the platform tools in the agent's last request to the model. Requests for a title have no
+    /// tools, and come at any time.
     fn told(&self) -> (String, Vec<String>) {
-        let body = self.model.requests().last().unwrap().json();
+        let mut requests = self.model.requests().into_iter().rev().map(|request| request.json());
+        let body =
+            requests.find(|body| body["tools"].as_array().is_some_and(|tools| !tools.is_empty())).unwrap();
         let tools = body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
         let mut tools: Vec<_> = tools.filter(|name| TOOLS.contains(name)).map(str::to_owned).collect();
         tools.sort_unstable();
@@ -250,7 +253,8 @@ fn a_restart_removes_tool_files_that_the_mode_has_not_got() {
     recorded.real.shell(&sandbox, &format!("{folder}; {stale}"));
     // The supervisor is the second process; the sandbox ends with it.
     recorded.real.machine.run(&["sandbox", "exec", &sandbox, "--", "kill", "-9", "2"]);
-    let mut socket = recorded.real.watch("");
+    // A prompt that the dying agent still takes fails with it.
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "resuming");
     let (text, _) = turn(&mut socket, "hello again");
     assert!(text.contains("hello again"), "{text}");
     let files = recorded

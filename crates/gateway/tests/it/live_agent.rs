@@ -10,6 +10,8 @@ on_both! {
     a_turn_that_ended_while_nobody_listened_is_ended
     an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words
     an_agent_that_dies_in_the_middle_keeps_what_was_said
+    a_prompt_that_the_agent_died_with_is_sent_to_the_next_agent
+    a_prompt_on_its_way_to_a_lost_agent_is_sent_to_the_next_agent
     garbage_endless_lines_and_forged_events_change_nothing
     what_an_agent_says_unasked_does_not_stay_for_ever
     an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts
@@ -65,6 +67,38 @@ async fn an_agent_that_dies_in_the_middle_keeps_what_was_said(on: On) {
     let init = live.init(&session).await;
     let answer = &init["payload"]["messages"][1];
     assert_eq!((&answer["content"], &answer["interrupted"]), (&json!("partial"), &json!(true)));
+}
+
+/// The agent stored the prompt and died before it worked on it. It is idle afterwards, and would be for ever.
+async fn a_prompt_that_the_agent_died_with_is_sent_to_the_next_agent(on: On) {
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    live.next_turn().await.die();
+    live.agent.cut();
+    live.next_turn().await.answer("gone");
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(tokens(&frames), "gone");
+    assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "ok");
+    assert_eq!(of_type(&frames, "message").len(), 2, "the prompt and one answer: {frames:?}");
+    let sent = live.agent.asked("/prompt_async");
+    assert_eq!((sent.len(), &sent[0].body), (2, &sent[1].body));
+}
+
+/// The attempts to reach the lost agent fail when the session has the next one, and have no effect on its turn.
+async fn a_prompt_on_its_way_to_a_lost_agent_is_sent_to_the_next_agent(on: On) {
+    let live = Live::echoing(on).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    // As many as there are attempts.
+    live.agent.behave(|manner| manner.refusals = 4);
+    socket.prompt("go").await;
+    within(live.agent.wait_for_asked("/prompt_async", 1)).await;
+    live.agent.cut();
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(tokens(&frames), "echo: go", "{frames:?}");
+    assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "ok");
 }
 
 async fn garbage_endless_lines_and_forged_events_change_nothing(on: On) {

@@ -31,6 +31,10 @@ impl Translator {
     /// Call this when the event stream is broken. Then subscribe again, fetch the history and call
     /// [`Translator::reconcile`] before the first event of the new stream.
     pub fn stream_lost(&mut self) {
+        // Whether the agent still works on a turn of which nothing was seen, only its history shows.
+        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.is_blank()) {
+            turn.active = false;
+        }
         let parts = self.turn.iter_mut().flat_map(|turn| turn.parts.values_mut());
         for part in parts {
             if let Kind::Text(text) = &mut part.kind {
@@ -42,9 +46,9 @@ impl Translator {
     /// Emits what was missed of the active turn, and ends the turn if the agent is no longer working on it.
     /// Only messages that may belong to the turn are parsed, one at a time.
     ///
-    /// A turn on which the agent was never seen working is not ended, because it may be about to start. A
-    /// caller that waits for it in vain calls [`Translator::give_up`]. If this history is the first sign of
-    /// work, the agent may have started after it reported that it was idle, so another one is requested.
+    /// A turn on which the agent was never seen working is not ended, because it may be about to start. See
+    /// [`Translator::is_abandoned`]. If this history is the first sign of work, the agent may have started
+    /// after it reported that it was idle, so another one is requested.
     pub fn reconcile(&mut self, history: &History, now: i64) -> Output {
         let mut out = Output::default();
         let Some(turn) = &self.turn else { return out };
@@ -73,6 +77,16 @@ impl Translator {
             out.effects.push(Effect::Settle { after: Duration::ZERO });
         }
         out
+    }
+
+    /// Whether the agent has the prompt, but is idle and has no answer to it. An agent that was restarted never
+    /// answers such a prompt by itself, so it has to be sent again.
+    pub fn is_abandoned(&self, history: &History) -> bool {
+        let Some(turn) = self.turn.as_ref().filter(|turn| turn.is_blank() && !turn.active) else {
+            return false;
+        };
+        let last = history.messages().last();
+        !history.busy && turn.user.as_deref().is_some_and(|user| last.is_some_and(|last| last.id == user))
     }
 
     fn catch_up(&mut self, entry: &Entry<'_>, now: i64, out: &mut Output) {

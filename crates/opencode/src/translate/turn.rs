@@ -110,6 +110,11 @@ impl Turn {
         self.verdict = self.verdict.max(verdict);
     }
 
+    /// Whether the agent has neither answered anything nor failed.
+    pub(super) fn is_blank(&self) -> bool {
+        self.steps.is_empty() && self.verdict == Verdict::Ok
+    }
+
     pub(super) fn step(&self, id: &str) -> Option<&Step> {
         self.steps.iter().rev().find(|step| step.id == id)
     }

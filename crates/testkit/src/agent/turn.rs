@@ -108,11 +108,11 @@ impl Turn {
         });
     }
 
-    /// Simulates a crash: the stored message has no text, and no event is sent.
+    /// Simulates a crash and a restart: the stored message has no text, and no event is sent.
     pub fn die(&self) {
         self.state.change(|inner| {
             if let Some(memory) = inner.sessions.get_mut(&self.session) {
-                (memory.busy, memory.turn) = (false, None);
+                (memory.busy, memory.turn, memory.restarted) = (false, None, true);
             }
         });
     }
@@ -122,6 +122,15 @@ impl Turn {
         say(inner, &self.session, &format!("echo: {}", self.text));
         finish(inner, &self.session, None);
         idle(inner, &self.session);
+    }
+}
+
+/// After a restart, the agent works on its last message if that is a prompt which is sent again, like on a new one.
+pub(super) fn forget_unanswered(inner: &mut Inner, session: &str, prompt: &str) {
+    let Some(memory) = inner.sessions.get_mut(session) else { return };
+    let is_last = memory.messages.last().is_some_and(|last| last["info"]["id"] == prompt);
+    if std::mem::take(&mut memory.restarted) && is_last {
+        memory.messages.pop();
     }
 }
 

@@ -88,6 +88,11 @@ impl Session {
             _ => None,
         };
         self.sandbox.disconnect();
+        // A request to this agent that fails later must not fail the turn with the next one. Its history shows whether
+        // the request arrived.
+        if let Some(turn) = self.turn.running_mut() {
+            turn.abort_request();
+        }
         if let Some(message) = overuse {
             self.broadcast(vec![ServerMessage::Error { message }]).await?;
         }

@@ -61,7 +61,7 @@ impl Session {
         self.after_turn().await
     }
 
-    /// Broadcasts what was missed, and sends a prompt again that never arrived.
+    /// Broadcasts what was missed, and sends a prompt again that never arrived or that the agent died with.
     async fn reconcile(
         &mut self,
         HistoryRead { history, requests, memory: _held }: HistoryRead,
@@ -76,7 +76,8 @@ impl Session {
         let was_aborted = turn.cancellation.as_ref().is_some_and(|cancellation| cancellation.aborts > 0);
         let has_stopped = was_aborted && !is_aborting && !history.busy;
         let Some(translator) = self.sandbox.translator() else { return Ok(()) };
-        if history.has(&prompt) {
+        let is_abandoned = !is_cancelled && translator.is_abandoned(&history);
+        if history.has(&prompt) && !is_abandoned {
             let out = self.compare(history, now).await;
             let cancelled =
                 self.sandbox.translator().filter(|_| has_stopped).map(|translator| translator.cancel(now));

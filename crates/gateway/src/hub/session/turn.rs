@@ -137,15 +137,20 @@ impl Turn {
 impl RunningTurn {
     /// Aborts every request in flight, so that none reaches the agent later.
     pub(super) fn abort_requests(&mut self) {
+        self.abort_request();
+        if let Some(history) = self.history.take() {
+            history.abort();
+        }
+        (self.cancellation, self.check) = (None, Timer::default());
+    }
+
+    /// Aborts the prompt or the abort in flight.
+    pub(super) fn abort_request(&mut self) {
         if let Request::Prompt(task) | Request::Abort(task) =
             std::mem::replace(&mut self.request, Request::None)
         {
             task.abort();
         }
-        if let Some(history) = self.history.take() {
-            history.abort();
-        }
-        (self.cancellation, self.check) = (None, Timer::default());
     }
 
     async fn next(&mut self) -> TurnEvent {
