@@ -12,7 +12,7 @@ use store::{Change, GateWrite, Run, StoreError, Written};
 use crate::judgement::{JudgedCall, Undecidable, with_case};
 use crate::request::CallRequest;
 use crate::result::{CallResult, Refusal};
-use crate::tool::{Tool, Work};
+use crate::tool::{Tool, ToolScope, Work};
 use crate::{DEAD_AFTER, Gate};
 
 /// The delay between two lookups of a call that another instance executes. Instances do not notify each other.
@@ -137,7 +137,8 @@ impl Gate {
             run.operation.as_deref().unwrap_or_default(),
         );
         // A source that does not answer must not keep the run open forever.
-        let tool = self.sources.find(&self.rules.policy(), run.org_id, &name).await.ok().flatten();
+        let scope = ToolScope { org: run.org_id, session: run.session_id };
+        let tool = self.sources.find(&self.rules.policy(), scope, &name).await.ok().flatten();
         let writes = tool.and_then(|tool| tool.writes().cloned());
         let Some(call) = JudgedCall::of_run(run, writes) else { return Ok(()) };
         let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };

@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use ledger::ArtifactRef;
 use policy::{
-    Action, Flag, Grant, ModeDecision, Request, Risk, RunState, Verdict, Versions, Write, decide,
-    resolve_mode,
+    Action, Flag, Grant, ModeDecision, ModeKey, Request, Risk, RunState, Verdict, Versions, Write,
+    apply_drift, decide, resolve_mode,
 };
 use proto::{RunKind, RunStatus};
-use store::{Run, StoreError};
+use store::{ActionModes, Run, StoreError};
 
 use crate::Gate;
 use crate::artifacts::reference;
 use crate::lock::LockUnread;
 use crate::request::{BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
-use crate::tool::{EXPORT, SourceError, Tool};
+use crate::tool::{Definition, EXPORT, Review, SourceError, Tool, ToolScope};
 
 /// The reason why a request cannot be judged now, so that it is not executed.
 #[derive(Debug, thiserror::Error)]
@@ -174,7 +174,8 @@ impl Gate {
         &self,
         request: &CallRequest,
     ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
-        self.sources.find(&self.rules.policy(), request.caller.org, &request.full_name()).await
+        let scope = ToolScope { org: request.caller.org, session: request.caller.session };
+        self.sources.find(&self.rules.policy(), scope, &request.full_name()).await
     }
 
     /// The mode decision for a tool that is governed by action modes: the mode of the automation, of the organization,
@@ -187,7 +188,7 @@ impl Gate {
         let Some((tool, key)) = tool.and_then(|tool| Some((tool, tool.mode_key()?))) else { return Ok(None) };
         let Caller { org, session, .. } = &request.caller;
         let modes = self.store.action_modes_for(*org, *session, key.as_str()).await?;
-        Ok(Some(resolve_mode(&key, modes.automation.as_ref(), &modes.org, tool.risk())))
+        Ok(Some(mode_of(&key, &modes, tool.risk(), tool.definition().as_ref())))
     }
 
     async fn ancestors(&self, request: &CallRequest) -> Result<Ancestors, StoreError> {
@@ -275,6 +276,31 @@ impl Gate {
             until: grant.valid_until.timestamp(),
             now: now.timestamp(),
         }))
+    }
+}
+
+/// The mode of an action: that of the automation, of the organization or of its risk, tightened if its definition is
+/// not reviewed.
+pub fn mode_of(
+    key: &ModeKey,
+    modes: &ActionModes,
+    risk: Risk,
+    definition: Option<&Definition>,
+) -> ModeDecision {
+    let resolved = resolve_mode(key, modes.automation.as_ref(), &modes.org, risk);
+    match definition {
+        None => resolved,
+        Some(definition) => tighten(resolved, definition),
+    }
+}
+
+/// Requires approval for a definition that an admin must review and has not reviewed as it is now.
+fn tighten(resolved: ModeDecision, definition: &Definition) -> ModeDecision {
+    let current = definition.hash.to_string();
+    match definition.review {
+        Review::NotNeeded => resolved,
+        Review::Missing => apply_drift(resolved, None, &current),
+        Review::Pinned(reviewed) => apply_drift(resolved, Some(&reviewed.to_string()), &current),
     }
 }
 

@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use clock::{Clock, Rng};
 use parking_lot::Mutex;
+use policy::Policy;
 use proto::{OrgId, SessionId};
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -58,6 +59,7 @@ pub use checkpoints::{
     CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
 };
 pub use governance::{Governance, GovernanceError, Grant, first_start_event};
+pub use judgement::mode_of;
 pub use lock::follow_lock;
 pub use permit::Permit;
 pub use refusals::call_rates;
@@ -72,7 +74,9 @@ pub use runs::{
     agent_role,
 };
 pub use settings::GateSettings;
-pub use tool::{EXPORT, Failure, Output, Outside, SourceError, Sources, Tool, Within, Work};
+pub use tool::{
+    Definition, EXPORT, Failure, Output, Outside, Review, SourceError, Sources, Tool, ToolScope, Within, Work,
+};
 pub use upkeep::keep_gate;
 pub use verify::{Difference, Verified, VerifyError, verify_database};
 
@@ -176,6 +180,11 @@ impl OpenGate {
 }
 
 impl Gate {
+    /// The policy in force.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.rules.policy()
+    }
+
     /// Unregisters this instance and writes the last checkpoint. This is the last step before the database closes.
     pub async fn close(&self) {
         if let Err(error) = self.record_refusals(true).await {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use ledger::Hash;
 use policy::{ModeKey, Policy, Risk, Write};
-use proto::{JsonObject, OrgId};
+use proto::{JsonObject, OrgId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::Effect;
@@ -18,21 +19,49 @@ pub const EXPORT: &str = "export.bundle";
 
 /// Finds tools by name.
 pub trait Sources: Send + Sync {
-    /// Finds the tool with this full name for callers of this organization.
+    /// Finds the tool with this full name for the callers of this scope.
     fn find<'a>(
         &'a self,
         policy: &'a Policy,
-        org: OrgId,
+        scope: ToolScope,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
+}
+
+/// For whom tools are looked up: an organization, and the session if the caller is one. A session may have fewer tools
+/// than its organization, never more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolScope {
+    pub org: OrgId,
+    pub session: Option<SessionId>,
 }
 
 /// A source cannot tell now whether it has a tool. Tools of other sources are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the source {source_id} cannot be asked for its tools: {problem}")]
 pub struct SourceError {
-    pub source_id: &'static str,
+    pub source_id: String,
+    /// For operators and callers, so without secrets and without what a remote server sent.
     pub problem: String,
+}
+
+/// The definition of an action: what a reviewer and an approver have seen of it. An approval is bound to its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// The hash over the raw definition, descriptions included ([`ledger::payload_hash`]).
+    pub hash: Hash,
+    pub review: Review,
+}
+
+/// Whether an admin must review a definition before its mode may be `allow`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Review {
+    /// Operators wrote the definition themselves, in our code or in their files.
+    NotNeeded,
+    /// Somebody else can change the definition, and nobody has reviewed it.
+    Missing,
+    /// An admin reviewed the definition with this hash, which may differ from the present one.
+    Pinned(Hash),
 }
 
 /// A tool that can be executed.
@@ -53,6 +82,12 @@ pub trait Tool: Send + Sync {
 
     /// The key of the tool's action mode, if the organization's modes govern it in addition to the lanes.
     fn mode_key(&self) -> Option<ModeKey> {
+        None
+    }
+
+    /// The definition of the tool, if it is an action. A call of a tool with another definition than the approved one
+    /// is refused, and a definition that is not reviewed as it is now requires approval.
+    fn definition(&self) -> Option<Definition> {
         None
     }
 

@@ -13,6 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::process::Process;
+use super::tool::ToolScope;
 use super::{DEAD_AFTER, Gate, GateSettings};
 
 /// The tick interval, so that an operator's change takes effect within a second.
@@ -159,7 +160,8 @@ impl Gate {
                 run.tool.as_deref().unwrap_or_default(),
                 run.operation.as_deref().unwrap_or_default(),
             );
-            let tool = self.sources.find(&self.rules.policy(), run.org_id, &name).await;
+            let scope = ToolScope { org: run.org_id, session: run.session_id };
+            let tool = self.sources.find(&self.rules.policy(), scope, &name).await;
             // A source that does not answer now may know the tool later.
             let may_come_back = tool.map_or(true, |tool| tool.is_some_and(|tool| tool.work().replay_safe()));
             if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))

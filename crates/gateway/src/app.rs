@@ -13,6 +13,7 @@ use store::Store;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::actions::Actions;
 use crate::automations::Automations;
 use crate::config::{Config, Origin};
 use crate::data_dir::Space;
@@ -47,6 +48,7 @@ pub struct App {
     /// The services of the use cases of sessions.
     pub sessions: Arc<SessionServices>,
     pub automations: Arc<Automations>,
+    pub actions: Actions,
     /// Checks whether the data directory has space left.
     pub space: Space,
     /// The credentials that open sockets and streams depend on.

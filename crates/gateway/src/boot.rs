@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::actions::Actions;
 use crate::admission::Admission;
 use crate::app::{App, AppState};
 use crate::automations::{Automations, Runner, keep_running, keep_scheduling};
@@ -132,7 +133,7 @@ impl Gateway {
             closing: CancellationToken::new(),
         };
         let app = Arc::new_cyclic(|app: &Weak<App>| {
-            let git = connect(app, gate, &config, &parts);
+            let (git, sources) = connect(app, gate, &config, &parts);
             let runtime = Arc::new(runtime(app, (&config, &parts), (&git.gate, &llm), sandboxes, pool));
             let admission = Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), &config);
             let admission = Arc::new(admission);
@@ -154,6 +155,7 @@ impl Gateway {
                 hubs,
                 sessions: Arc::new(sessions),
                 automations,
+                actions: Actions::new(git.store.clone(), git.gate.clone(), sources),
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
@@ -254,42 +256,54 @@ struct Parts {
 
 /// Connects git and the gate with its tools. The gate calls tools, and tools call git and live sessions, which call the
 /// gate; the references back are weak.
-fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> Arc<GitService> {
+fn connect(
+    app: &Weak<App>,
+    gate: OpenGate,
+    config: &Config,
+    parts: &Parts,
+) -> (Arc<GitService>, Arc<Registry>) {
     let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
-    Arc::new_cyclic(|git| {
-        let sandboxes = Arc::new(SessionSandboxes(app.clone()));
-        let (store, clock) = (store.clone(), clock.clone());
-        let platform = PlatformSource {
-            store: store.clone(),
-            clock: clock.clone(),
-            sandboxes: sandboxes.clone(),
-            upload_slots: Arc::new(Semaphore::new(UPLOADS)),
-        };
-        let http = HttpNeeds {
-            vault: Some(vault.clone()),
-            outbound: outbound.clone(),
-            allowed_hosts: config.allowed_hosts.clone(),
-        };
-        let sources = Registry::new(vec![
-            Box::new(platform),
-            Box::new(ServicesSource(sandboxes)),
-            Box::new(GitSource(git.clone())),
-            Box::new(ExportSource::new(store.clone())),
-            Box::new(HttpTools::new(http)),
-        ]);
+    let mut sources = Arc::default();
+    let git = Arc::new_cyclic(|git: &Weak<GitService>| {
+        sources = Arc::new(registry(app, git, config, parts));
         GitService {
             settings: GitSettings::new(config),
-            store,
-            clock,
+            store: store.clone(),
+            clock: clock.clone(),
             rng: rng.clone(),
             vault: vault.clone(),
             networks: networks.clone(),
             outbound: outbound.clone(),
-            gate: Arc::new(gate.with_sources(Arc::new(sources), closing.clone())),
+            gate: Arc::new(gate.with_sources(sources.clone(), closing.clone())),
             push_slots: PushSlots::default(),
             push_grants: PushGrants::default(),
         }
-    })
+    });
+    (git, sources)
+}
+
+/// All sources of tools.
+fn registry(app: &Weak<App>, git: &Weak<GitService>, config: &Config, parts: &Parts) -> Registry {
+    let Parts { store, clock, vault, outbound, .. } = parts;
+    let sandboxes = Arc::new(SessionSandboxes(app.clone()));
+    let platform = PlatformSource {
+        store: store.clone(),
+        clock: clock.clone(),
+        sandboxes: sandboxes.clone(),
+        upload_slots: Arc::new(Semaphore::new(UPLOADS)),
+    };
+    let http = HttpNeeds {
+        vault: Some(vault.clone()),
+        outbound: outbound.clone(),
+        allowed_hosts: config.allowed_hosts.clone(),
+    };
+    Registry::new(vec![
+        Box::new(platform),
+        Box::new(ServicesSource(sandboxes)),
+        Box::new(GitSource(git.clone())),
+        Box::new(ExportSource::new(store.clone())),
+        Box::new(HttpTools::new(http)),
+    ])
 }
 
 /// Builds the runtime. A sandbox reaches the gateway, which holds the runtime, so the reference back is weak.

@@ -16,6 +16,7 @@ mod cors;
 mod observe;
 // The handlers.
 mod action_modes;
+mod actions;
 mod automation_runs;
 mod automations;
 mod contract;

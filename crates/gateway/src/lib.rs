@@ -10,6 +10,8 @@ pub mod keyring;
 pub mod access;
 pub mod edge;
 pub mod identity;
+// Actions of agents, and their approvals.
+mod actions;
 // Automations, and their runs.
 pub mod automations;
 // Sessions: what can be done with them, and the live ones.

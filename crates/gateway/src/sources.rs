@@ -4,6 +4,7 @@
 
 mod arguments;
 mod automation_complete;
+mod catalog;
 mod credential;
 mod document;
 mod export;
@@ -25,10 +26,10 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{EXPORT, SourceError, Tool};
+use gate::{EXPORT, SourceError, Tool, ToolScope};
 use policy::{Policy, Risk, ToolFacts, full_name};
-use proto::OrgId;
 
+pub(crate) use catalog::{CatalogAction, CatalogSource, Described, mode_key as action_mode_key};
 pub use document::document;
 pub(crate) use export::ExportSource;
 pub(crate) use git::GitSource;
@@ -42,16 +43,37 @@ pub(crate) use verify::UPLOADS;
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 
 /// A source of tools. A lookup may be slow or fail; that affects only the names that this source claims.
+///
+/// The tools of a source of *actions* are in the catalog of every agent that may use them. Such a source has an id such
+/// as `linear`, `connector:<uuid>` or `db:<uuid>`, which may be one of many that one `Source` serves, and
+///
+/// - claims every name that starts with its id and a colon, whether such an action exists or not;
+/// - describes its actions ([`Source::describe`]);
+/// - finds an action by the name `sourceId:actionId`. The tool returns the same text as its [`Tool::mode_key`],
+///   so that modes and approvals govern it, and the risk and definition of the catalog. It checks parameters against the
+///   schema of the catalog with [`arguments::check_schema`], which names all violations at once;
+/// - finds a tool only if this scope may use it: if the organization has not enabled it, or the session is not connected
+///   to it, the result is `None`, as for a tool that does not exist.
+///
+/// The gate decides, asks for approval, and records. The tool acts only in `Outside::execute`, where it gets a `Permit`.
 pub(crate) trait Source: Send + Sync {
     /// Whether a tool of this name can only be this source's, whether it exists or not.
     fn claims(&self, policy: &Policy, name: &str) -> bool;
 
-    /// Finds the tool with this full name for callers of an organization.
-    fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a>;
+    /// Finds the tool with this full name for callers of this scope. `Err` means that the source cannot tell now; the
+    /// call is then not executed, and may be retried.
+    fn find<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a>;
+
+    /// Describes the actions that agents of this scope can use now, without a permit and without any effect. A source
+    /// that cannot be reached returns an error in its place in the list; agents do not see it, and operators see why.
+    fn describe<'a>(&'a self, _policy: &'a Policy, _scope: ToolScope) -> Described<'a> {
+        async { Vec::new() }.boxed()
+    }
 }
 
 /// All sources of a gateway. If two claim the same name, the one registered first wins. Later ones are not asked, so that
 /// a source that fails does not let another one answer for its tools.
+#[derive(Default)]
 pub(crate) struct Registry(Vec<Box<dyn Source>>);
 
 impl Registry {
@@ -61,10 +83,10 @@ impl Registry {
 }
 
 impl gate::Sources for Registry {
-    fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a> {
+    fn find<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
         async move {
             match self.0.iter().find(|source| source.claims(policy, name)) {
-                Some(source) => source.find(policy, org, name).await,
+                Some(source) => source.find(policy, scope, name).await,
                 None => Ok(None),
             }
         }
@@ -109,9 +131,17 @@ mod tests {
             name.starts_with("broken.")
         }
 
-        fn find<'a>(&'a self, _: &'a Policy, _: OrgId, _: &'a str) -> Found<'a> {
-            async { Err(SourceError { source_id: "broken", problem: "it is down".to_owned() }) }.boxed()
+        fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, _: &'a str) -> Found<'a> {
+            async { Err(down()) }.boxed()
         }
+
+        fn describe<'a>(&'a self, _: &'a Policy, _: ToolScope) -> Described<'a> {
+            async { vec![Err(down())] }.boxed()
+        }
+    }
+
+    fn down() -> SourceError {
+        SourceError { source_id: "broken".to_owned(), problem: "it is down".to_owned() }
     }
 
     #[tokio::test]
@@ -119,11 +149,15 @@ mod tests {
         let tools = "- {name: a.b, method: GET, url: 'http://127.0.0.1/'}\n\
             - {name: broken.b, method: GET, url: 'http://127.0.0.1/'}\n";
         let policy = Policy::load(policy::Files { tools: Some(tools), ..policy::Files::default() }).unwrap();
-        let org = OrgId::from(uuid::Uuid::nil());
+        let scope = ToolScope { org: uuid::Uuid::nil().into(), session: None };
         let registry = Registry::new(vec![Box::new(Broken), Box::new(HttpTools::for_tests())]);
-        let find = async |name| gate::Sources::find(&registry, &policy, org, name).await;
+        let find = async |name| gate::Sources::find(&registry, &policy, scope, name).await;
         assert!(find("a.b").await.unwrap().is_some());
         assert!(find("a.c").await.unwrap().is_none());
         assert_eq!(find("broken.b").await.err().unwrap().source_id, "broken", "another source answered");
+        let catalog = registry.catalog(&policy, scope).await;
+        assert_eq!(catalog.failed, [down()]);
+        let names: Vec<_> = catalog.sources[0].actions.iter().map(|action| action.name.as_str()).collect();
+        assert_eq!((catalog.sources[0].id.as_str(), names), ("tools", vec!["a.b", "broken.b"]));
     }
 }

@@ -18,6 +18,8 @@ pub struct HttpTool {
     /// The JSON schema of the parameters; an empty object accepts anything.
     pub schema: Value,
     pub risk: Risk,
+    /// What the tool does, for agents and for whoever approves its calls.
+    pub description: String,
     /// The table that the tool writes to; a lane must list this write.
     pub writes: Option<Write>,
     pub(crate) line: usize,
@@ -87,9 +89,10 @@ fn tool(node: Node) -> Result<HttpTool, Mistake> {
         Some(found) => one_of(&found, "risk", &Risk::WORDS)?,
         None => Risk::Write,
     };
+    let description = fields.optional_text("description", 2000)?.map(|found| found.text).unwrap_or_default();
     let writes = fields.take("writes").map(write).transpose()?;
     fields.end()?;
-    Ok(HttpTool { name: name.text, method, url, timeout_ms, auth, schema, risk, writes, line })
+    Ok(HttpTool { name: name.text, method, url, timeout_ms, auth, schema, risk, description, writes, line })
 }
 
 /// Checks only the syntax. Which addresses the tool may reach is decided when it is called.

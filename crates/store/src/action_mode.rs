@@ -68,6 +68,24 @@ impl Store {
         }))
     }
 
+    /// All modes that apply to the actions of a session, or to those called outside of any.
+    pub async fn all_action_modes(
+        &self,
+        org: OrgId,
+        session: Option<SessionId>,
+    ) -> Result<ActionModes, StoreError> {
+        const SQL: &str = "SELECT NULL AS org_mode, a.action_modes AS automation_modes FROM sessions s
+            JOIN automations a ON a.org_id = s.org_id AND a.id = s.automation_id
+            WHERE s.org_id = $1 AND s.id = $2";
+        let modes = self.org_action_modes(org).await?;
+        let (org, session) = (org.uuid(), session.map(SessionId::uuid));
+        let found: Option<Found> = find!(self, SQL, org, session)?;
+        Ok(ActionModes {
+            org: modes.into_iter().map(|mode| (mode.key, mode.mode.as_str().into())).collect(),
+            automation: found.and_then(|found| found.automation).map(|modes| modes.0),
+        })
+    }
+
     /// All modes of an organization, by key.
     pub async fn org_action_modes(&self, org: OrgId) -> Result<Vec<OrgActionMode>, StoreError> {
         const SQL: &str = "SELECT org_id, action_key, mode, changed_by, changed_at FROM action_modes

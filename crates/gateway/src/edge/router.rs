@@ -17,7 +17,7 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, automation_runs, automations, body, contract, cors, create, device_login, egress,
+    action_modes, actions, automation_runs, automations, body, contract, cors, create, device_login, egress,
     environment, exec, files, git, health, hooks, inspect, keys, login, me, members, messages, model_proxy,
     observe, questions, secret_files, secrets, services, sessions, setup, socket, steer, tickets, tool_calls,
     tools, usage, verification_media, workspaces,
@@ -154,6 +154,9 @@ table! {
     services::expose => UseServices;
     // Called by agents: tools.
     tools::callback => CallPlatformTool;
+    // Actions.
+    actions::available => ReadActions;
+    actions::guide => ReadActions;
     // The Tool Gateway Contract.
     tool_calls::call => CallTool;
     contract::start_run => StartAgentRun, contract::runs => ReadRuns;

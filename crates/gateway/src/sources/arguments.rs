@@ -1,16 +1,18 @@
-//! Checks the arguments of platform tools against the JSON Schemas of the table, and names every violation with its
-//! field and limit. The messages reach the agent and the ledger, so they never repeat a value.
+//! Checks the arguments of tools and actions against their JSON Schemas, and names every violation with its field and
+//! limit. The messages reach the agent and the ledger, so they never repeat a value.
 
 use std::fmt::Write as _;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{JsonType, ValidationError, Validator};
+use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 use super::problems::{first, place};
 
 /// The maximum number of violations listed: more than a well-meant call can have.
 const LISTED: usize = 40;
+/// The maximum size of a compiled pattern in an action's schema.
+const MAX_PATTERN: usize = 1 << 20;
 
 /// A format that our schemas use beyond those of JSON Schema.
 struct Format {
@@ -82,6 +84,18 @@ pub(super) fn check(validator: &Validator, arguments: &Value) -> Result<(), Stri
     }
 }
 
+/// Checks the parameters of an action against its schema. The schema may come from an MCP server, so its patterns are
+/// matched in linear time, and a schema that refers to anything outside of itself does not compile.
+pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), String> {
+    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN);
+    let options = jsonschema::options().with_pattern_options(patterns);
+    let validator = options.build(schema).map_err(|_| "the schema of this action is wrong".to_owned())?;
+    match first(LISTED, validator.iter_errors(parameters), |error| describe(&error)) {
+        None => Ok(()),
+        Some(problems) => Err(format!("Invalid params: {problems}")),
+    }
+}
+
 fn describe(error: &ValidationError<'_>) -> String {
     let field = field(&error.instance_path().to_string());
     match error.kind() {
@@ -104,6 +118,8 @@ fn describe(error: &ValidationError<'_>) -> String {
         ValidationErrorKind::MaxLength { limit } => format!("{field} must have at most {limit} characters"),
         ValidationErrorKind::MinItems { limit } => format!("{field} must have at least {limit} entries"),
         ValidationErrorKind::MaxItems { limit } => format!("{field} must have at most {limit} entries"),
+        ValidationErrorKind::Minimum { limit } => format!("{field} must be at least {limit}"),
+        ValidationErrorKind::Maximum { limit } => format!("{field} must be at most {limit}"),
         ValidationErrorKind::Enum { options } => format!("{field} must be one of {options}"),
         ValidationErrorKind::Format { format } => {
             let known = FORMATS.iter().find(|known| known.name == format);
@@ -188,6 +204,29 @@ mod tests {
             assert!(said.contains(part), "{part} is not in {said}");
         }
         assert!(!said.contains("sec"), "{said}");
+    }
+
+    #[test]
+    fn an_action_names_all_violations_and_survives_a_hostile_schema() {
+        let schema = json!({"required": ["a"], "properties": {
+            "n": {"type": "integer", "maximum": 3}, "m": {"minimum": 2}, "s": {"type": "string"}}});
+        let said = check_schema(&schema, &json!({"n": 4, "m": 1, "s": 7})).unwrap_err();
+        assert_eq!(
+            said,
+            "Invalid params: a is required, m must be at least 2, n must be at most 3, s must be a text"
+        );
+        assert_eq!(check_schema(&json!({}), &json!({"anything": 1})), Ok(()));
+        for hostile in [
+            json!({"properties": {"s": {"$ref": "http://127.0.0.1/schema"}}}),
+            json!({"properties": {"s": {"$ref": "file:///etc/passwd"}}}),
+            json!({"properties": {"s": {"pattern": "(a{1000}){1000}"}}}),
+            json!({"properties": {"s": {"pattern": r"(a)\1"}}}),
+            json!({"type": 7}),
+        ] {
+            assert!(check_schema(&hostile, &json!({"s": "a"})).is_err(), "{hostile}");
+        }
+        let slow = json!({"properties": {"s": {"pattern": "^(a+)+$"}}});
+        assert!(check_schema(&slow, &json!({"s": format!("{}b", "a".repeat(50_000))})).is_err());
     }
 
     #[test]

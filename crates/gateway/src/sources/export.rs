@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{CallRequest, EXPORT, Failure, Output, Outside, Permit, Tool, Work, reference};
+use gate::{CallRequest, EXPORT, Failure, Output, Outside, Permit, Tool, ToolScope, Work, reference};
 use policy::{Policy, Risk};
-use proto::{JsonObject, OrgId};
+use proto::JsonObject;
 use serde_json::{Value, json};
 use store::Store;
 
@@ -36,7 +36,7 @@ impl Source for ExportSource {
         name == EXPORT
     }
 
-    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+    fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let tool = (name == EXPORT).then(|| Arc::new(self.clone()) as Arc<dyn Tool>);
         async { Ok(tool) }.boxed()
     }

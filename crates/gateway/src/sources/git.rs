@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, Work};
+use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, ToolScope, Work};
 use policy::{ModeKey, Policy, Risk, ToolFacts};
-use proto::OrgId;
 use serde_json::Value;
 
 use super::platform::{session_of, store_failure};
@@ -30,7 +29,7 @@ impl Source for GitSource {
         known(name).is_some()
     }
 
-    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+    fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let tool: Option<Arc<dyn Tool>> = if name == CREATE_PULL_REQUEST {
             Some(Arc::new(PullRequestTool(self.0.clone())))
         } else {

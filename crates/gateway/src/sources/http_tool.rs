@@ -7,22 +7,23 @@ use std::time::Duration;
 use egress::{AddressClass, classify};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{CallRequest, Failure, LARGEST, Output, Outside, Permit, Tool, Work};
+use gate::{
+    CallRequest, Definition, Failure, LARGEST, Output, Outside, Permit, Review, Tool, ToolScope, Work,
+};
 use ledger::Redactor;
 use policy::{Auth, HttpTool, Method, ModeKey, Policy, Risk, Write};
-use proto::{JsonObject, OrgId};
+use proto::JsonObject;
 use secrecy::ExposeSecret as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use url::{Host, Url};
 
+use super::arguments::check_schema;
+use super::catalog::{HTTP_TOOLS, definition_hash, generated_guide};
 use super::credential::Credential;
-use super::problems::{first, place};
-use super::{Found, Source};
+use super::{CatalogAction, CatalogSource, Described, Found, Source};
 use crate::outbound::Outbound;
 use crate::vault::Vault;
 
-/// The maximum number of invalid parameters listed.
-const LISTED: usize = 5;
 /// The header that lets the other side detect a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -80,11 +81,43 @@ impl Source for HttpTools {
         policy.tool(name).is_some()
     }
 
-    fn find<'a>(&'a self, policy: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+    fn find<'a>(&'a self, policy: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let bind = |tool: &HttpTool| Arc::new(BoundTool { tool: tool.clone(), needs: self.0.clone() });
         let tool = policy.tool(name).map(|tool| bind(tool) as Arc<dyn Tool>);
         async { Ok(tool) }.boxed()
     }
+
+    fn describe<'a>(&'a self, policy: &'a Policy, _: ToolScope) -> Described<'a> {
+        let actions: Vec<_> = policy.tools().map(describe).collect();
+        let source = CatalogSource {
+            id: HTTP_TOOLS.to_owned(),
+            integration_id: None,
+            display_name: Some("HTTP tools".to_owned()),
+            guide: generated_guide("HTTP tools", &actions),
+            actions,
+        };
+        async { vec![Ok(source)] }.boxed()
+    }
+}
+
+fn describe(tool: &HttpTool) -> CatalogAction {
+    CatalogAction {
+        name: tool.name.clone(),
+        description: tool.description.clone(),
+        params: tool.schema.clone(),
+        risk: tool.risk,
+        definition: definition(tool),
+    }
+}
+
+/// Operators write the definition, so it needs no review. The address belongs into it, because whoever approves a call
+/// approves where it goes.
+fn definition(tool: &HttpTool) -> Definition {
+    let HttpTool { name, method, url, auth, schema, risk, description, .. } = tool;
+    let (method, auth) = (format!("{method:?}"), format!("{auth:?}"));
+    let raw = json!({"name": name, "method": method, "url": url, "auth": auth, "schema": schema,
+        "risk": risk.as_str(), "description": description});
+    Definition { hash: definition_hash(&raw), review: Review::NotNeeded }
 }
 
 /// One tool of the file.
@@ -236,16 +269,12 @@ impl Tool for BoundTool {
         Some(self.tool.mode_key())
     }
 
+    fn definition(&self) -> Option<Definition> {
+        Some(definition(&self.tool))
+    }
+
     fn check(&self, parameters: &Value) -> Result<(), String> {
-        let validator = jsonschema::validator_for(&self.tool.schema)
-            .map_err(|_| "the schema of this tool is wrong".to_owned())?;
-        let words = |error: jsonschema::ValidationError<'_>| {
-            format!("{}: {}", place(&error.instance_path().to_string()), keyword(&error))
-        };
-        match first(LISTED, validator.iter_errors(parameters), words) {
-            None => Ok(()),
-            Some(problems) => Err(format!("parameters do not fit: {problems}")),
-        }
+        check_schema(&self.tool.schema, parameters)
     }
 
     fn work(&self) -> Work<'_> {
@@ -266,12 +295,6 @@ impl Outside for BoundTool {
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         self.send(permit, call).boxed()
     }
-}
-
-/// The schema keyword that a parameter violates.
-fn keyword(error: &jsonschema::ValidationError<'_>) -> String {
-    let schema = error.schema_path().to_string();
-    schema.rsplit('/').next().unwrap_or_default().chars().take(60).collect()
 }
 
 #[cfg(test)]

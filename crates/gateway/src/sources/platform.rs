@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clock::Clock;
 use futures_util::FutureExt as _;
-use gate::{CallRequest, Failure, ORG_ADMIN, Outside, Tool, Within, Work};
+use gate::{CallRequest, Failure, ORG_ADMIN, Outside, Tool, ToolScope, Within, Work};
 use jsonschema::Validator;
 use opencode::files::Tool as AgentTool;
 use policy::{ActorClass, Policy, Risk};
-use proto::{AgentMode, OrgId};
+use proto::AgentMode;
 use serde_json::Value;
 use store::{SandboxSession, Store, StoreError};
 use tokio::sync::Semaphore;
@@ -126,7 +126,7 @@ impl Source for PlatformSource {
         is_gateway_tool(name)
     }
 
-    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+    fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let bind = |tool: &'static PlatformTool| match tool.place {
             ToolPlace::Sandbox { .. } => None,
             ToolPlace::Gateway { timeout, implement } => {

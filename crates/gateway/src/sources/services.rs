@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{CallRequest, EntryPoint, Failure, Output, Outside, Permit, Tool, Work};
+use gate::{CallRequest, EntryPoint, Failure, Output, Outside, Permit, Tool, ToolScope, Work};
 use policy::{Policy, Risk};
+use proto::JsonObject;
 use proto::http::{StartService, TestServices};
 use proto::socket::AutoStartMode;
-use proto::{JsonObject, OrgId};
 use sandboxd::ClientError;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ impl Source for ServicesSource {
         find(name).is_some()
     }
 
-    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+    fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let bind = |act| Arc::new(ServiceTool { act, sandboxes: self.0.clone() }) as Arc<dyn Tool>;
         let tool = find(name).map(bind);
         async { Ok(tool) }.boxed()

@@ -241,6 +241,13 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
         probe("GET /proliferate/{id}/diff", Act::EnterSandbox, &at("/diff"), null()),
         probe("GET /proliferate/{id}/logs", Act::EnterSandbox, &at("/logs"), null()),
         probe("POST /proliferate/{id}/tools/{tool}", Act::CallPlatformTool, &tool, call),
+        probe("GET /proliferate/{id}/actions/available", Act::ReadActions, &at("/actions/available"), null()),
+        probe(
+            "GET /proliferate/{id}/actions/guide/{integration}",
+            Act::ReadActions,
+            &at("/actions/guide/unknown"),
+            null(),
+        ),
     ]
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
+mod actions;
 mod call;
 mod chat_budget;
 mod chat_proxy;

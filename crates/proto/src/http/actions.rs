@@ -64,6 +64,9 @@ pub struct ActionInfo {
     pub risk_level: Risk,
     /// The JSON Schema of the action's parameters.
     pub params: Value,
+    /// Whether the action runs, waits for approval or is denied now, if an agent of this session invokes it.
+    pub mode: ActionMode,
+    pub mode_source: ModeSource,
 }
 
 /// How to use a provider or connector, in Markdown.

@@ -362,14 +362,18 @@ fn action_catalog_guide_and_invocation_request() {
             description: s("One issue"),
             risk_level: Risk::Read,
             params: json!({"type": "object"}),
+            mode: ActionMode::Allow,
+            mode_source: ModeSource::InferredDefault,
         }],
     };
     check(
         r#"{"integrations":[
             {"integrationId":"00000000-0000-0000-0000-000000000001","integration":"linear","displayName":null,"actions":
-                [{"name":"get_issue","description":"One issue","riskLevel":"read","params":{"type":"object"}}]},
+                [{"name":"get_issue","description":"One issue","riskLevel":"read","params":{"type":"object"},
+                    "mode":"allow","modeSource":"inferred_default"}]},
             {"integrationId":null,"integration":"connector:x","displayName":"Docs","actions":
-                [{"name":"get_issue","description":"One issue","riskLevel":"read","params":{"type":"object"}}]}]}"#,
+                [{"name":"get_issue","description":"One issue","riskLevel":"read","params":{"type":"object"},
+                    "mode":"allow","modeSource":"inferred_default"}]}]}"#,
         &ActionCatalog {
             integrations: vec![
                 source(Some(id(1)), "linear", None),

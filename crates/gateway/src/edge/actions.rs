@@ -1,0 +1,38 @@
+//! `/proliferate/{id}/actions`: the actions of a session, for its agent and for people.
+
+use axum::Json;
+use gate::ToolScope;
+use proto::SessionId;
+use proto::http::{ActionCatalog, ActionGuide, ErrorBody};
+use store::SessionRecord;
+
+use super::ApiError;
+use super::auth::SessionAccess;
+use super::params::Path;
+use crate::app::AppState;
+
+/// Lists the actions that the session's agent can use now. A source that does not answer is left out.
+#[utoipa::path(get, path = "/proliferate/{id}/actions/available", tag = "actions", params(("id" = SessionId, Path)),
+    responses((status = 200, body = ActionCatalog), (status = 404, body = ErrorBody)))]
+pub(super) async fn available(app: AppState, access: SessionAccess) -> Result<Json<ActionCatalog>, ApiError> {
+    let integrations = app.actions.available(scope(&access.session)).await?;
+    Ok(Json(ActionCatalog { integrations }))
+}
+
+/// Returns how to use a source of actions, in Markdown.
+#[utoipa::path(get, path = "/proliferate/{id}/actions/guide/{integration}", tag = "actions",
+    params(("id" = SessionId, Path), ("integration" = String, Path)),
+    responses((status = 200, body = ActionGuide), (status = 404, body = ErrorBody)))]
+pub(super) async fn guide(
+    app: AppState,
+    access: SessionAccess,
+    Path((_, integration)): Path<(String, String)>,
+) -> Result<Json<ActionGuide>, ApiError> {
+    let guide = app.actions.guide(scope(&access.session), &integration).await;
+    let guide = guide.ok_or_else(|| ApiError::not_found("Unknown integration"))?;
+    Ok(Json(ActionGuide { integration, guide }))
+}
+
+fn scope(session: &SessionRecord) -> ToolScope {
+    ToolScope { org: session.org_id, session: Some(session.id) }
+}
