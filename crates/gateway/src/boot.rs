@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use agent::AgentType;
 use clock::{Clock, Rng};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{Gate, GateError, OpenGate, Permit, follow_lock, keep_gate};
+use opencode::OpenCode;
 use proto::SessionId;
 use secrecy::ExposeSecret as _;
 use store::{InstanceLock, Member, Store, StoreError};
@@ -99,6 +101,16 @@ impl Gateway {
         clock: Clock,
         rng: Rng,
     ) -> Result<Self, StartError> {
+        Self::start_with_agent(Arc::new(OpenCode), config, insecure, (clock, rng)).await
+    }
+
+    /// Starts a gateway whose sessions have another type of agent.
+    pub async fn start_with_agent(
+        agent_type: Arc<dyn AgentType>,
+        config: Config,
+        insecure: Insecure,
+        (clock, rng): (Clock, Rng),
+    ) -> Result<Self, StartError> {
         let failed = |source| StartError::Listen { address: config.listen, source };
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -134,7 +146,8 @@ impl Gateway {
         };
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let (git, sources) = connect(app, gate, &config, &parts);
-            let runtime = Arc::new(runtime(app, (&config, &parts), (&git.gate, &llm), sandboxes, pool));
+            let runtime =
+                Arc::new(runtime(app, (&config, &parts), (&git.gate, &llm), sandboxes, (pool, agent_type)));
             let admission = Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), &config);
             let admission = Arc::new(admission);
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
@@ -312,12 +325,13 @@ fn runtime(
     (config, parts): (&Config, &Parts),
     (gate, llm): (&Arc<Gate>, &Arc<Llm>),
     sandboxes: Sandboxes,
-    pool: Pool,
+    (pool, agent_type): (Pool, Arc<dyn AgentType>),
 ) -> Runtime {
     let app = app.clone();
     let router = move || app.upgrade().map(|app| edge::router_inside(app.into()));
     Runtime {
         settings: RuntimeSettings {
+            agent_type,
             sandboxes: config.sandboxes.clone(),
             search_path: config.search_path.clone(),
         },

@@ -19,7 +19,7 @@ pub(crate) mod services;
 mod snapshot;
 mod system;
 
-pub use agent::{Agent, Door};
+pub use self::agent::Agent;
 pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_environments};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};

@@ -15,6 +15,7 @@ mod prompt;
 use std::io;
 use std::time::Duration;
 
+use agent::{AllowBytes, History, PendingRequest, Prompt};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
@@ -24,13 +25,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
-use crate::event::{PendingRequest, parse_pending};
-use crate::history::{History, Page};
+use crate::event::parse_pending;
+use crate::history::split_page;
 use exchange::Limit;
 
 pub use error::ApiError;
 pub use events::Events;
-pub use prompt::Prompt;
 
 /// Polling interval while waiting for the agent to listen: initial and maximum.
 const INITIAL_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -42,9 +42,6 @@ const MAX_PAGES: usize = 50;
 /// A page with tool outputs and images is the longest legitimate response; all other responses are short.
 const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
-
-/// Returns whether this many more bytes may be held in memory.
-pub type AllowBytes<'a> = dyn FnMut(usize) -> bool + Send + 'a;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
@@ -184,11 +181,11 @@ impl<D: Dial> Client<D> {
         }
     }
 
-    /// Sends a prompt; the answer arrives as events. Sending it again with the same ids does not start a
+    /// Sends a prompt; the answer arrives as events. Sending it again under the same id does not start a
     /// second turn.
     pub async fn prompt(&self, session: &str, prompt: &Prompt<'_>) -> Result<(), ApiError> {
         let path = format!("/session/{}/prompt_async", exchange::check_path_segment(session)?);
-        self.call("send a prompt", Method::POST, &path, Some(&prompt.body()?)).await.map(drop)
+        self.call("send a prompt", Method::POST, &path, Some(&prompt::body(prompt)?)).await.map(drop)
     }
 
     /// Cancels the current turn. Returns after the agent has stored the partial answer.
@@ -223,7 +220,7 @@ impl<D: Dial> Client<D> {
             );
             let reply = request.await?;
             // Parsing a page can take up to a second, which would block an async worker.
-            let page = tokio::task::spawn_blocking(move || Page::split(reply.body)).await;
+            let page = tokio::task::spawn_blocking(move || split_page(reply.body)).await;
             history.add_older(
                 page.map_err(|_| ApiError::Broken(OPERATION))?.map_err(|_| ApiError::Malformed(OPERATION))?,
             );

@@ -16,7 +16,7 @@ mod request;
 use lenient::text;
 pub use part::{Part, PartKind, Times, ToolState};
 use proto::socket::{OpenQuestion, QuestionKind};
-pub use request::{PendingRequest, parse_pending};
+pub use request::parse_pending;
 
 #[derive(Debug)]
 pub struct Event<'a> {

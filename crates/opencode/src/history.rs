@@ -4,8 +4,8 @@
 //! parsed once; callers do both outside the async workers.
 
 use std::fmt;
-use std::ops::Range;
 
+use agent::{HistoryMessage, Page};
 use bytes::Bytes;
 use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -19,31 +19,6 @@ const MAX_MESSAGES: usize = 200;
 /// page of `{}` would need a hundred times its size in memory.
 const MAX_PARTS: usize = 1024;
 
-/// The most recent part of a session's history.
-#[derive(Clone, Debug)]
-pub struct History {
-    /// The pages, oldest first.
-    pub pages: Vec<Page>,
-    /// Whether the agent is working on the session. Must be requested before the pages: if the agent was idle
-    /// then and had started the turn before, the pages are complete.
-    pub busy: bool,
-}
-
-/// Consecutive messages as they were received.
-#[derive(Clone, Debug)]
-pub struct Page {
-    bytes: Bytes,
-    /// The id of each message and its byte range.
-    messages: Vec<(String, Range<usize>)>,
-}
-
-/// A message that is not parsed yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
-    pub id: &'a str,
-    json: &'a [u8],
-}
-
 /// A message with its parts.
 #[derive(Debug, Deserialize)]
 pub struct Entry<'a> {
@@ -53,63 +28,31 @@ pub struct Entry<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
-impl Page {
-    /// Finds the messages of a page. Malformed ones are skipped.
-    pub fn split(bytes: Bytes) -> Result<Self, EventError> {
-        #[derive(Deserialize)]
-        struct Head<'a> {
-            #[serde(borrow)]
-            info: Info<'a>,
-        }
-        let raw: Bounded<&RawValue, MAX_MESSAGES> = serde_json::from_slice(&bytes)?;
-        if raw.left_out {
-            return Err(serde_json::Error::custom("a page has too many messages").into());
-        }
-        let start = bytes.as_ptr().addr();
-        let message = |raw: &RawValue| {
-            let head: Head<'_> = serde_json::from_str(raw.get()).ok()?;
-            let first = raw.get().as_ptr().addr() - start;
-            Some((head.info.id.into_owned(), first..first + raw.get().len()))
-        };
-        let messages = raw.items.into_iter().filter_map(message).collect();
-        Ok(Self { bytes, messages })
+/// Finds the messages of a page. Malformed ones are skipped.
+pub fn split_page(bytes: Bytes) -> Result<Page, EventError> {
+    #[derive(Deserialize)]
+    struct Head<'a> {
+        #[serde(borrow)]
+        info: Info<'a>,
     }
+    let raw: Bounded<&RawValue, MAX_MESSAGES> = serde_json::from_slice(&bytes)?;
+    if raw.left_out {
+        return Err(serde_json::Error::custom("a page has too many messages").into());
+    }
+    let start = bytes.as_ptr().addr();
+    let message = |raw: &RawValue| {
+        let head: Head<'_> = serde_json::from_str(raw.get()).ok()?;
+        let first = raw.get().as_ptr().addr() - start;
+        Some((head.info.id.into_owned(), first..first + raw.get().len()))
+    };
+    let messages = raw.items.into_iter().filter_map(message).collect();
+    Ok(Page::new(bytes, messages))
 }
 
-impl History {
-    pub fn new(busy: bool) -> Self {
-        Self { pages: Vec::new(), busy }
-    }
-
-    /// Adds the page that precedes the existing ones.
-    pub fn add_older(&mut self, page: Page) {
-        self.pages.insert(0, page);
-    }
-
-    /// All messages with an id, oldest first.
-    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
-        self.pages.iter().flat_map(|page| {
-            page.messages
-                .iter()
-                .filter_map(|(id, range)| Some(Message { id, json: page.bytes.get(range.clone())? }))
-        })
-    }
-
-    /// Whether the history contains this message. If a prompt is missing, the agent never received it.
-    pub fn has(&self, message: &str) -> bool {
-        self.messages().any(|known| known.id == message)
-    }
-
-    /// The size of all pages in bytes.
-    pub fn bytes(&self) -> usize {
-        self.pages.iter().map(|page| page.bytes.len()).sum()
-    }
-}
-
-impl<'a> Message<'a> {
-    /// Parses the message; `None` if it is malformed.
-    pub fn entry(&self) -> Option<Entry<'a>> {
-        serde_json::from_slice(self.json).ok()
+impl<'a> Entry<'a> {
+    /// Parses a message; `None` if it is malformed.
+    pub fn parse(message: &HistoryMessage<'a>) -> Option<Self> {
+        serde_json::from_slice(message.content).ok()
     }
 }
 
@@ -154,17 +97,19 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Items<T, MOST
 
 #[cfg(test)]
 mod tests {
+    use agent::History;
+
     use super::*;
 
     #[test]
     fn messages_and_parts_of_a_page_are_limited() {
         let crowd = format!("[{}1]", "1,".repeat(MAX_MESSAGES));
-        assert!(Page::split(crowd.into()).is_err(), "too many messages");
+        assert!(split_page(crowd.into()).is_err(), "too many messages");
         let parts = format!("[{}{{}}]", "{},".repeat(1_000_000));
         let page = format!(r#"[{{"info":{{"id":"m"}},"parts":{parts}}}]"#);
         let mut history = History::new(false);
-        history.add_older(Page::split(page.into()).unwrap());
-        let parts = history.messages().next().and_then(|message| Some(message.entry()?.parts.len()));
+        history.add_older(split_page(page.into()).unwrap());
+        let parts = history.messages().next().and_then(|message| Some(Entry::parse(&message)?.parts.len()));
         assert_eq!(parts, Some(MAX_PARTS));
         assert!(history.has("m"));
     }

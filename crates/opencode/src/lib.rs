@@ -18,10 +18,12 @@
 //!    then process the new stream. A new process starts with [`translate::Translator::resume`] from the
 //!    logged messages of the turn and continues in the same way.
 
+mod agent_type;
 pub mod api;
 pub mod event;
 pub mod files;
 pub mod history;
-pub mod ids;
 pub mod sse;
 pub mod translate;
+
+pub use agent_type::OpenCode;

@@ -18,9 +18,11 @@ mod turn;
 
 use std::time::Duration;
 
+use agent::PendingRequest;
+pub use agent::{Effect, Output};
 use proto::socket::{Message, MessageRole, OpenQuestion, QuestionKind, ServerMessage, WireStatus};
 
-use crate::event::{Body, Event, Failure, Info, Part, PartKind, PendingRequest, Status};
+use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
 use recent_ids::RecentIds;
 use tool::ToolCall;
 use turn::{End, Kind, Turn, Verdict};
@@ -42,31 +44,6 @@ const MAX_REPORTED_RETRIES: u32 = 1_000;
 const SILENT: &str = "The agent ended the turn without an answer.";
 const STOPPED: &str = "The agent stopped before it had finished.";
 const OMITTED: &str = "The agent sent more than can be shown; some of it was omitted.";
-
-/// What the translator makes of an event: messages and effects.
-#[derive(Debug, Default)]
-pub struct Output {
-    /// To broadcast to all clients, in this order.
-    pub messages: Vec<ServerMessage>,
-    /// To perform after the messages are stored.
-    pub effects: Vec<Effect>,
-}
-
-/// An effect that the caller has to perform.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The agent waits for an answer to this question.
-    Ask(OpenQuestion),
-    /// The agent waits for an answer to something that cannot be shown: reject it.
-    Reject { request: String, kind: QuestionKind },
-    /// The agent does not wait for this answer any more.
-    Settled { request: String },
-    /// The turn seems to be over, but its last message is not. If the turn has not ended after this time,
-    /// fetch the history and call [`Translator::reconcile`].
-    Settle { after: Duration },
-    /// The agent did not finish this message. Keep its content and mark it as interrupted.
-    Interrupted { message: String },
-}
 
 /// The translator of one agent session.
 #[derive(Debug)]

@@ -34,17 +34,6 @@ string_enums! {
     }
 }
 
-impl ReasoningEffort {
-    /// OpenCode's variant of a model. Every model thinks as it does by default without one.
-    pub const fn variant(self) -> Option<&'static str> {
-        match self {
-            Self::Quick => Some("low"),
-            Self::Normal => None,
-            Self::Deep => Some("high"),
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// Our own id, which is stored.

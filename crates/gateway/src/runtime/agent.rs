@@ -3,36 +3,33 @@
 use std::io;
 use std::sync::Arc;
 
+use agent::{AgentClient, AgentSession, ByteStream, Dial, EventStream};
+use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use opencode::api::{Client, Dial, Events};
-use sandbox::{ByteStream, Provider, SandboxId};
+use sandbox::{Provider, SandboxId};
 
 use super::room::Room;
 
 /// Dials the agent's port.
-#[derive(Clone)]
-pub struct Door {
+pub(super) struct Dialer {
     pub(super) provider: Arc<dyn Provider>,
     pub(super) id: SandboxId,
     pub(super) port: u16,
 }
 
-impl Dial for Door {
-    type Stream = Box<dyn ByteStream>;
-
-    async fn dial(&self) -> io::Result<Self::Stream> {
-        self.provider.dial(&self.id, self.port).await.map_err(io::Error::other)
+#[async_trait]
+impl Dial for Dialer {
+    async fn dial(&self) -> io::Result<Box<dyn ByteStream>> {
+        let stream = self.provider.dial(&self.id, self.port).await.map_err(io::Error::other)?;
+        Ok(Box::new(stream))
     }
 }
 
 /// A running agent, with the agent's own session for one of ours.
 pub struct Agent {
-    pub client: Client<Door>,
-    /// The agent's id for the session.
-    pub session: String,
-    pub events: Events,
-    /// The agent already knew the session, and may be in the middle of a turn.
-    pub remembers: bool,
+    pub client: Arc<dyn AgentClient>,
+    pub session: AgentSession,
+    pub events: Box<dyn EventStream>,
     /// The name of its sandbox.
     pub sandbox: SandboxId,
     /// Its sandbox, if this gateway runs it. `None` for an attached agent.

@@ -6,10 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderName;
+use agent::{AgentClient, AgentError, Endpoint};
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
-use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
 use parking_lot::Mutex;
 use proto::SessionType;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
@@ -20,7 +19,7 @@ use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHa
 use tokio::sync::mpsc;
 
 use super::Runtime;
-use super::agent::{Agent, Door};
+use super::agent::Agent;
 use super::auto_start;
 use super::environment::Environment;
 use super::network::Network;
@@ -39,7 +38,7 @@ pub(super) const READY: Duration = Duration::from_secs(30);
 const STILL_THERE: Duration = Duration::from_secs(2);
 /// The file with the event that started the session, in the home directory.
 const TRIGGER_CONTEXT: &str = ".proliferate/trigger-context.json";
-const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-proliferate-sandbox-token");
+const TOKEN_HEADER: &str = "x-proliferate-sandbox-token";
 
 /// The reason why a launch failed. Each is one sentence for the waiting users.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +48,7 @@ pub enum LaunchError {
     #[error("the sandbox's supervisor: {0}")]
     Inside(#[from] ClientError),
     #[error("the agent: {0}")]
-    Agent(#[from] ApiError),
+    Agent(#[from] AgentError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(
@@ -110,10 +109,12 @@ impl Launch {
         if self.record.sandbox_id.is_none() {
             self.runtime.store.new_sandbox_generation(&self.owner, None).await?;
         }
-        let token = self.token().await?;
-        let place = AgentPlace::remote(url.authority(), url.path())?
-            .with_secret(TOKEN_HEADER, token.expose_secret())?;
-        let client = Client::new(self.door(&id, 0), place);
+        let endpoint = Endpoint {
+            authority: url.authority().to_owned(),
+            path: url.path().to_owned(),
+            header: Some((TOKEN_HEADER, self.token().await?)),
+        };
+        let client = self.runtime.agent_client(&id, 0, &endpoint)?;
         self.stage("Waiting for the agent").await;
         // A refused connection may only be too early, so we wait for it below. A TLS failure is final.
         if let Err(error @ SandboxError::Tls(_)) = self.runtime.sandboxes.provider.dial(&id, 0).await {
@@ -146,8 +147,8 @@ impl Launch {
             found.is_some_and(|found| matches!(found.state, SandboxState::Running | SandboxState::Paused));
         self.stage("Starting the sandbox").await;
         let (room, token) = self.room(&id, &program, snapshot, runs).await?;
-        let client = Client::new(self.door(&id, room.agent_port), AgentPlace::local());
-        if !room.recovered || client.health().await.is_err() {
+        let client = self.runtime.agent_client(&id, room.agent_port, &Endpoint::local())?;
+        if !room.recovered || client.check_health().await.is_err() {
             self.prepare(&room, token, &program, elses).await?;
             self.start_services(&room, has_dependencies);
         }
@@ -180,8 +181,8 @@ impl Launch {
     /// that leaves a sandbox without a session, which the next start of the gateway ends.
     async fn adopt(&self, warm: Warm) -> Result<Agent, LaunchError> {
         let Warm { room, client, token, token_hash, places, fate } = warm;
-        let there = tokio::time::timeout(STILL_THERE, client.health()).await;
-        there.map_err(|_| ApiError::TimedOut("say that it is there"))??;
+        let there = tokio::time::timeout(STILL_THERE, client.check_health()).await;
+        there.map_err(|_| AgentError::TimedOut("say that it is there"))??;
         self.stage("Taking a sandbox from the pool").await;
         self.runtime.store.new_sandbox_generation(&self.owner, None).await?;
         self.bind(token_hash).await?;
@@ -190,7 +191,7 @@ impl Launch {
         self.apply_environment(&room).await;
         places.write(&room.inside, &occupant).await?;
         self.stage("Waiting for the agent").await;
-        client.dispose().await?;
+        client.reload().await?;
         client.wait_until_ready(READY).await?;
         let id = room.id.clone();
         let agent = self.converse(client, id, Some(room), self.expires_at(false)).await?;
@@ -364,7 +365,7 @@ impl Launch {
     /// Opens the event stream and the agent's own session, once the sandbox is running.
     async fn converse(
         &self,
-        client: Client<Door>,
+        client: Arc<dyn AgentClient>,
         sandbox: SandboxId,
         room: Option<Room>,
         expires_at: Option<DateTime<Utc>>,
@@ -372,24 +373,12 @@ impl Launch {
         self.runtime.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
         // Subscribe first, so that no later event is missed.
         let events = client.events().await?;
-        let known = match &self.record.agent_session_id {
-            Some(session) if client.has_session(session).await? => Some(session.clone()),
-            _ => None,
-        };
-        let remembers = known.is_some();
-        let session = if let Some(session) = known {
-            session
-        } else {
-            let title = self.record.title.as_deref().unwrap_or("Session");
-            let session = client.create_session(title).await?;
-            self.runtime.store.set_agent_session(&self.owner, Some(&session)).await?;
-            session
-        };
-        Ok(Agent { client, session, events, remembers, sandbox, room, expires_at })
-    }
-
-    fn door(&self, id: &SandboxId, port: u16) -> Door {
-        Door { provider: self.runtime.sandboxes.provider.clone(), id: id.clone(), port }
+        let title = self.record.title.as_deref().unwrap_or("Session");
+        let session = client.open_session(self.record.agent_session_id.as_deref(), title).await?;
+        if !session.remembered {
+            self.runtime.store.set_agent_session(&self.owner, Some(&session.id)).await?;
+        }
+        Ok(Agent { client, session, events, sandbox, room, expires_at })
     }
 
     /// Starts a stage, which ends the previous one. A missing receiver is ignored.

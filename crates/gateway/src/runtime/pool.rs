@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::{AgentClient, Endpoint};
 use egress::{Mode, Rules};
-use opencode::api::{Client, Endpoint as AgentPlace};
 use parking_lot::{Mutex, MutexGuard};
 use sandbox::{Provider, SandboxId};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -16,7 +16,6 @@ use store::TokenHash;
 use tokio::sync::Notify;
 
 use super::Runtime;
-use super::agent::Door;
 use super::launch::{LaunchError, READY};
 use super::network::{Counted, proxy_of};
 use super::prepare::{Occupant, Places};
@@ -41,7 +40,7 @@ pub struct Pool {
 /// A booted sandbox that no session uses. Dropping it ends the sandbox.
 pub(super) struct Warm {
     pub(super) room: Room,
-    pub(super) client: Client<Door>,
+    pub(super) client: Arc<dyn AgentClient>,
     pub(super) token: SecretString,
     pub(super) token_hash: TokenHash,
     pub(super) places: Places,
@@ -196,7 +195,7 @@ async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
 async fn boot(
     runtime: &Runtime,
     id: SandboxId,
-) -> Result<(Room, Client<Door>, Credential, Places), LaunchError> {
+) -> Result<(Room, Arc<dyn AgentClient>, Credential, Places), LaunchError> {
     let program = runtime.agent_program()?;
     let token = Credential::new(CredentialKind::Sandbox, &runtime.rng);
     let secret = token.text.expose_secret().to_owned();
@@ -221,8 +220,7 @@ async fn boot(
     };
     places.write(&room.inside, &occupant).await?;
     places.start(&room.inside, &occupant).await?;
-    let door = Door { provider: runtime.sandboxes.provider.clone(), id, port: room.agent_port };
-    let client = Client::new(door, AgentPlace::local());
+    let client = runtime.agent_client(&id, room.agent_port, &Endpoint::local())?;
     client.wait_until_ready(READY).await?;
     Ok((room, client, token, places))
 }

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use agent::{AgentClient, AgentError, AgentType, Endpoint, Translator};
 use axum::Router;
 use clock::{Clock, Rng};
 use gate::Gate;
 use opencode::files::{ChatModel, Tool};
 use proto::http::AgentConfig;
+use sandbox::SandboxId;
 use store::{SessionRecord, Store};
 use tokio_util::sync::CancellationToken;
 
+use super::agent::Dialer;
 use super::launch::LaunchError;
 use super::network::Networks;
 use super::pool::Pool;
@@ -39,6 +42,7 @@ pub struct Runtime {
 
 /// The operator's settings for agents.
 pub struct RuntimeSettings {
+    pub agent_type: Arc<dyn AgentType>,
     pub sandboxes: config::Sandboxes,
     /// The directories in which the agent's program is searched.
     pub search_path: Vec<PathBuf>,
@@ -56,6 +60,22 @@ impl Runtime {
     pub(super) fn router(&self) -> Result<Router, LaunchError> {
         let stopping = || LaunchError::Broken("the gateway is stopping".to_owned());
         (self.inward.router)().ok_or_else(stopping)
+    }
+
+    /// A client for the agent in this sandbox.
+    pub(super) fn agent_client(
+        &self,
+        id: &SandboxId,
+        port: u16,
+        endpoint: &Endpoint,
+    ) -> Result<Arc<dyn AgentClient>, AgentError> {
+        let dialer = Dialer { provider: self.sandboxes.provider.clone(), id: id.clone(), port };
+        self.settings.agent_type.client(Arc::new(dialer), endpoint)
+    }
+
+    /// A translator for this session of an agent.
+    pub(crate) fn translator(&self, session: &str) -> Box<dyn Translator> {
+        self.settings.agent_type.translator(session)
     }
 
     /// The model of an agent as OpenCode names it, and the models of the Chat Completions API that it can change to.

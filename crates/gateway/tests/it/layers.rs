@@ -139,6 +139,13 @@ fn hub_does_not_name_axum() {
     assert!(!files_that_name("edge", "axum").is_empty(), "the check finds a crate that is named");
 }
 
+/// A second type of agent needs no change in live sessions.
+#[test]
+fn hub_does_not_name_opencode() {
+    assert_eq!(files_that_name("hub", "opencode"), Vec::<PathBuf>::new());
+    assert!(!files_that_name("hub", "agent").is_empty(), "the check finds a crate that is named");
+}
+
 #[test]
 fn an_upward_dependency_is_found_however_it_is_written() {
     for text in ["use crate::hub::Hub;", "crate::hub::Hub::new()", "use crate::{git::{A, B}, hub::Hub};"] {

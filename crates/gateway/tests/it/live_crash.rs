@@ -1,7 +1,7 @@
 //! Session owners that crash at any point: the next owner finishes the remaining work, and does nothing twice.
 
+use agent::prompt_id;
 use clock::Rng;
-use opencode::ids::PromptIds;
 use proto::PromptState;
 use proto::socket::{Frame, Message, MessageRole, MessageSource, ServerMessage};
 use serde_json::{Value, json};
@@ -67,9 +67,9 @@ async fn the_initial_prompt_is_one_turn_wherever_its_owner_died(on: On) {
         let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
         let owned = live.app.store.own_session(id(&session), "an instance that died").await.unwrap();
         let began = owned.record.started_at.timestamp_millis();
-        let ids = PromptIds::new(began, 0, &Rng::seeded(owned.record.id.uuid().as_u64_pair().1));
+        let prompt_id = prompt_id(began, &Rng::seeded(owned.record.id.uuid().as_u64_pair().1));
         let prompt = NewPrompt {
-            id: ids.message.clone(),
+            id: prompt_id.clone(),
             content: "begin".to_owned(),
             images: Vec::new(),
             sender_id: Some(live.ada.id.to_string()),
@@ -83,7 +83,7 @@ async fn the_initial_prompt_is_one_turn_wherever_its_owner_died(on: On) {
         socket.nothing_but_pong().await;
         let sent = live.agent.asked("/prompt_async");
         let sent: Vec<_> = sent.iter().map(|asked| asked.body["messageID"].as_str().unwrap()).collect();
-        assert_eq!(sent, [ids.message.as_str()], "{died:?}");
+        assert_eq!(sent, [prompt_id.as_str()], "{died:?}");
         let init = live.init(&session).await;
         assert_eq!(init["payload"]["messages"].as_array().unwrap().len(), 2, "{died:?}");
         let live = live.restarted().await;

@@ -33,8 +33,6 @@ pub enum ApiError {
     BadId,
     #[error("the agent's host, path or header contains an invalid character")]
     BadEndpoint,
-    #[error(
-        "a prompt needs a part id for its text and each image, images as data URIs, and a model with its provider"
-    )]
+    #[error("a prompt needs a model with its provider, and images as data URIs")]
     BadPrompt,
 }

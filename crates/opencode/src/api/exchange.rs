@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent::AllowBytes;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::connection::Connection;
-use super::{AllowBytes, ApiError, Dial, Endpoint};
+use super::{ApiError, Dial, Endpoint};
 
 /// The first request for a project loads it, which takes seconds on a busy machine.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use agent::PendingRequest;
 use proto::socket::{OpenQuestion, PERMISSION_ANSWERS, QuestionItem, QuestionKind, QuestionOption};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,17 +16,6 @@ const MAX_OPTIONS: usize = 32;
 const MAX_TEXT: usize = 4_000;
 /// The maximum number of patterns of a permission that are shown.
 const MAX_PATTERNS: usize = 8;
-
-/// A request as the agent lists it while it waits.
-#[derive(Debug)]
-pub struct PendingRequest {
-    /// The agent session that waits.
-    pub session: String,
-    pub id: String,
-    pub kind: QuestionKind,
-    /// `None` if it was not understood.
-    pub question: Option<OpenQuestion>,
-}
 
 #[derive(Deserialize)]
 struct Item<'a> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent::{History, HistoryMessage};
 use proto::socket::{MessageRole, ServerMessage, WireStatus};
 
 use super::text;
@@ -9,7 +10,7 @@ use super::tool::ToolCall;
 use super::turn::{Kind, Text, Turn, Verdict};
 use super::{Effect, Output, SILENT, STOPPED, Translator};
 use crate::event::PartKind;
-use crate::history::{Entry, History, Message};
+use crate::history::Entry;
 
 impl Translator {
     /// Rebuilds a translator from the messages that were emitted since the prompt. It needs all messages of
@@ -53,13 +54,13 @@ impl Translator {
         let mut out = Output::default();
         let Some(turn) = &self.turn else { return out };
         let (prompt, seen_working) = (turn.user.clone(), turn.active);
-        let is_prompt = |message: &Message<'_>| prompt.as_deref() == Some(message.id);
+        let is_prompt = |message: &HistoryMessage<'_>| prompt.as_deref() == Some(message.id);
         let last = history.messages().enumerate().filter(|(_, message)| is_prompt(message)).last();
         let first = last.map_or(usize::MAX, |(prompt, _)| prompt + 1);
         for (number, message) in history.messages().enumerate() {
             let known = self.turn.as_ref().is_some_and(|turn| turn.step(message.id).is_some());
             if (known || number >= first)
-                && let Some(entry) = message.entry()
+                && let Some(entry) = Entry::parse(&message)
             {
                 self.catch_up(&entry, now, &mut out);
             }

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use agent::Prompt;
 use bytes::Bytes;
-use clock::Rng;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
@@ -13,8 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use opencode::api::{ApiError, Client, Dial, Endpoint, Prompt};
-use opencode::ids::PromptIds;
+use opencode::api::{ApiError, Client, Dial, Endpoint};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
@@ -126,25 +125,20 @@ async fn requests_have_the_right_path_host_and_header() {
 async fn a_prompt_carries_its_ids_model_and_images() {
     let (client, log) =
         client_with_answers(|_| Response::builder().status(204).body(Full::default()).unwrap());
-    let ids = PromptIds::new(7, 2, &Rng::seeded(1));
     let images = ["data:image/png;base64,AA".to_owned()];
-    let prompt = Prompt { ids: &ids, model: "anthropic/m", variant: None, text: "hi", images: &images };
+    let prompt = Prompt { id: "msg_7", model: "anthropic/m", effort: None, text: "hi", images: &images };
     client.prompt("ses_1", &prompt).await.unwrap();
     let expected = json!({
-        "messageID": ids.message,
+        "messageID": "msg_7",
         "model": { "providerID": "anthropic", "modelID": "m" },
         "parts": [
-            { "id": ids.parts[0], "type": "text", "text": "hi" },
-            { "id": ids.parts[1], "type": "file", "mime": "image/png", "filename": "image", "url": images[0] },
+            { "id": "prt_700", "type": "text", "text": "hi" },
+            { "id": "prt_701", "type": "file", "mime": "image/png", "filename": "image", "url": images[0] },
         ],
     });
     assert_eq!(log.lock().unwrap()[0].body, expected);
     let bad = ["http://elsewhere/a.png".to_owned()];
-    for wrong in [
-        Prompt { images: &[], ..prompt },
-        Prompt { model: "nameless", ..prompt },
-        Prompt { images: &bad, ..prompt },
-    ] {
+    for wrong in [Prompt { model: "nameless", ..prompt }, Prompt { images: &bad, ..prompt }] {
         assert!(matches!(client.prompt("ses_1", &wrong).await, Err(ApiError::BadPrompt)), "{wrong:?}");
     }
     assert_eq!(log.lock().unwrap().len(), 1);

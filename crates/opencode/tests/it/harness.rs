@@ -1,7 +1,8 @@
 //! A test harness for the translator: takes events as JSON and collects what it emits.
 
+use agent::History;
 use opencode::event::Event;
-use opencode::history::{History, Page};
+use opencode::history::split_page;
 use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{Frame, ServerMessage};
 use serde_json::{Value, json};
@@ -45,7 +46,7 @@ impl Harness {
 
     pub(crate) fn reconcile(&mut self, messages: &Value, busy: bool) {
         let mut history = History::new(busy);
-        history.add_older(Page::split(messages.to_string().into()).unwrap());
+        history.add_older(split_page(messages.to_string().into()).unwrap());
         let output = self.translator.reconcile(&history, self.now);
         self.take(output);
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use opencode::history::{History, Page};
+use agent::History;
+use opencode::history::{Entry, split_page};
 use opencode::translate::{Effect, Translator};
 use serde_json::{Value, json};
 
@@ -254,9 +255,9 @@ fn a_finished_turn_stays_finished_in_a_new_process() {
 #[test]
 fn a_malformed_message_does_not_hide_the_others() {
     let mut history = History::new(false);
-    history.add_older(Page::split("[]".into()).unwrap());
-    history.add_older(Page::split(json!([7, { "info": 7 }, user()]).to_string().into()).unwrap());
-    assert_eq!(history.messages().filter_map(|message| message.entry()).count(), 1);
+    history.add_older(split_page("[]".into()).unwrap());
+    history.add_older(split_page(json!([7, { "info": 7 }, user()]).to_string().into()).unwrap());
+    assert_eq!(history.messages().filter_map(|message| Entry::parse(&message)).count(), 1);
     assert!(history.has(PROMPT) && !history.has("msg_other"));
-    assert!(Page::split("{".into()).is_err());
+    assert!(split_page("{".into()).is_err());
 }

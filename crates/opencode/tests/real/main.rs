@@ -8,7 +8,7 @@ mod agent;
 mod scenarios;
 mod watcher;
 
-use agent::Agent;
+use self::agent::Agent;
 
 #[tokio::test]
 async fn drives_the_real_agent() {

@@ -1,8 +1,8 @@
 //! Typical uses of an agent, each in a session of its own.
 
-use opencode::api::Prompt;
+use agent::{Prompt, prompt_id};
 use opencode::files::prompt::Part;
-use opencode::ids::PromptIds;
+use opencode::history::Entry;
 use opencode::translate::{Effect, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};
 use serde_json::Value;
@@ -102,9 +102,8 @@ pub(crate) async fn duplicate_prompt(agent: &Agent) {
     watcher.send("a scripted slowness").await.unwrap();
     let result = watcher.finish().await;
     watcher.send("a scripted slowness").await.unwrap();
-    let history =
-        watcher.client.history(&watcher.session, &watcher.ids.message, &mut |_| true).await.unwrap();
-    let entries: Vec<_> = history.messages().filter_map(|message| message.entry()).collect();
+    let history = watcher.client.history(&watcher.session, &watcher.prompt_id, &mut |_| true).await.unwrap();
+    let entries: Vec<_> = history.messages().filter_map(|message| Entry::parse(&message)).collect();
     let prompts: Vec<_> = entries.iter().filter(|entry| entry.info.role == "user").collect();
     assert_eq!((prompts.len(), prompts[0].parts.len()), (1, 1), "one prompt with one text");
     assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 1), "{result:?}");
@@ -135,7 +134,7 @@ pub(crate) async fn lost_stream(agent: &Agent) {
         watcher.step().await;
     }
     // Resume from the log alone, as a new process would.
-    let resumed = Translator::resume(&watcher.session, &watcher.ids.message, &watcher.emitted);
+    let resumed = Translator::resume(&watcher.session, &watcher.prompt_id, &watcher.emitted);
     watcher.reconnect(resumed).await;
     let result = watcher.finish().await;
     assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 1), "{result:?}");
@@ -152,10 +151,10 @@ pub(crate) async fn long_history(agent: &Agent) {
     for number in 0..12 {
         watcher.prompt(&format!("question {number}")).await;
         watcher.finish().await;
-        prompts.push(watcher.ids.message.clone());
+        prompts.push(watcher.prompt_id.clone());
     }
     let whole = watcher.client.history(&watcher.session, &prompts[0], &mut |_| true).await.unwrap();
-    let entries: Vec<_> = whole.messages().filter_map(|message| message.entry()).collect();
+    let entries: Vec<_> = whole.messages().filter_map(|message| Entry::parse(&message)).collect();
     let asked: Vec<_> =
         entries.iter().filter(|entry| entry.info.role == "user").map(|entry| &*entry.info.id).collect();
     assert_eq!((asked, whole.pages.len()), (prompts.iter().map(String::as_str).collect(), 2));
@@ -165,21 +164,21 @@ pub(crate) async fn long_history(agent: &Agent) {
 
 pub(crate) async fn images(agent: &Agent) {
     let mut watcher = watch(agent).await;
-    let ids = PromptIds::new(agent.now(), 2, &agent.rng);
+    let id = prompt_id(agent.now(), &agent.rng);
     let images = [format!("data:image/png;base64,{PICTURE}")];
-    let prompt = Prompt { ids: &ids, model: MODEL, variant: None, text: "look", images: &images };
-    watcher.translator.begin(&ids.message);
+    let prompt = Prompt { id: &id, model: MODEL, effort: None, text: "look", images: &images };
+    watcher.translator.begin(&id);
     watcher.client.prompt(&watcher.session, &prompt).await.unwrap();
     assert_eq!(watcher.finish().await.outcome, TurnOutcome::Ok);
     let last = agent.model.requests().last().unwrap().json();
     assert!(last["messages"].to_string().contains(PICTURE), "{last}");
 
     // An invalid image fails before the agent becomes busy, and an error is the only event about it.
-    let ids = PromptIds::new(agent.now(), 2, &agent.rng);
+    let id = prompt_id(agent.now(), &agent.rng);
     let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
-    watcher.translator.begin(&ids.message);
-    watcher.ids = ids.clone();
-    watcher.client.prompt(&watcher.session, &Prompt { ids: &ids, images: &images, ..prompt }).await.unwrap();
+    watcher.translator.begin(&id);
+    watcher.prompt_id.clone_from(&id);
+    watcher.client.prompt(&watcher.session, &Prompt { id: &id, images: &images, ..prompt }).await.unwrap();
     let result = watcher.finish().await;
     assert_eq!((result.outcome, result.errors().len()), (TurnOutcome::Error, 1), "{result:?}");
 }
@@ -200,7 +199,7 @@ pub(crate) async fn killed_agent(agent: &mut Agent) {
     {
         watcher.step().await;
     }
-    let (session, prompt) = (watcher.session.clone(), watcher.ids.message.clone());
+    let (session, prompt) = (watcher.session.clone(), watcher.prompt_id.clone());
     let mut emitted = std::mem::take(&mut watcher.emitted);
     drop(watcher);
     agent.kill_and_start().await;

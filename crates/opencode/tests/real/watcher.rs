@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use opencode::api::{ApiError, Client, Dial, Events, Prompt};
+use agent::{Prompt, prompt_id};
+use opencode::api::{ApiError, Client, Dial, Events};
 use opencode::event::Event;
-use opencode::ids::PromptIds;
 use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};
 use tokio::time::timeout;
@@ -18,7 +18,8 @@ pub(crate) struct Watcher<'a, D> {
     pub(crate) session: String,
     pub(crate) translator: Translator,
     pub(crate) emitted: Vec<ServerMessage>,
-    pub(crate) ids: PromptIds,
+    /// The id of the last prompt.
+    pub(crate) prompt_id: String,
     settle: Option<Duration>,
 }
 
@@ -44,20 +45,20 @@ pub(crate) async fn watch(agent: &Agent) -> Watcher<'_, impl Dial> {
     let events = client.events().await.unwrap();
     let session = client.create_session("a test").await.unwrap();
     let translator = Translator::new(&session);
-    let ids = PromptIds::new(agent.now(), 1, &agent.rng);
-    Watcher { agent, client, events, session, translator, emitted: Vec::new(), ids, settle: None }
+    let prompt_id = prompt_id(agent.now(), &agent.rng);
+    Watcher { agent, client, events, session, translator, emitted: Vec::new(), prompt_id, settle: None }
 }
 
 impl<D: Dial> Watcher<'_, D> {
     pub(crate) async fn prompt(&mut self, text: &str) {
-        self.ids = PromptIds::new(self.agent.now(), 1, &self.agent.rng);
-        self.translator.begin(&self.ids.message);
+        self.prompt_id = prompt_id(self.agent.now(), &self.agent.rng);
+        self.translator.begin(&self.prompt_id);
         self.send(text).await.unwrap();
     }
 
     /// Sends the prompt, or sends it again.
     pub(crate) async fn send(&self, text: &str) -> Result<(), ApiError> {
-        let prompt = Prompt { ids: &self.ids, model: MODEL, variant: None, text, images: &[] };
+        let prompt = Prompt { id: &self.prompt_id, model: MODEL, effort: None, text, images: &[] };
         self.client.prompt(&self.session, &prompt).await
     }
 
@@ -109,7 +110,7 @@ impl<D: Dial> Watcher<'_, D> {
     }
 
     async fn catch_up(&mut self) {
-        let history = self.client.history(&self.session, &self.ids.message, &mut |_| true).await.unwrap();
+        let history = self.client.history(&self.session, &self.prompt_id, &mut |_| true).await.unwrap();
         let output = self.translator.reconcile(&history, self.agent.now());
         self.take(output);
     }

@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use opencode::api::ApiError;
-use opencode::event::Event;
-use opencode::translate::{Effect, Output};
+use agent::{AgentError, Effect, EventBatch, Output};
 use proto::socket::{ServerMessage, WireStatus};
 
 use super::super::feed::Feed;
@@ -14,9 +11,6 @@ use super::phase::BootPurpose;
 use super::{End, Phase, Session, millis};
 use crate::runtime::Agent;
 
-/// The maximum number and size of events handled together. Usually they are what one read of the stream returned.
-const MAX_EVENTS: usize = 512;
-const MAX_EVENT_BYTES: usize = 1024 * 1024;
 /// The number of consecutive agents that may be lost, each within `STEADY` after it started, before the session fails.
 const LOSSES: u32 = 6;
 const STEADY: Duration = Duration::from_mins(1);
@@ -24,23 +18,22 @@ const STEADY: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The next events of the agent, or the error that ended its stream (`None` if it ended cleanly).
-pub(super) type AgentEvents = Result<Vec<Bytes>, Option<ApiError>>;
+pub(super) type AgentEvents = Result<EventBatch, Option<AgentError>>;
 
 impl Session {
     /// Handles the events that one read of the agent's stream returned.
     pub(super) async fn agent_events(&mut self, events: AgentEvents) -> Result<(), End> {
-        let events = match events {
-            Ok(events) => events,
+        let EventBatch { events, skipped } = match events {
+            Ok(batch) => batch,
             Err(error) => return Box::pin(self.agent_lost(error)).await,
         };
-        let Some(translator) = self.sandbox.translator() else { return Ok(()) };
-        let now = millis(&self.services);
-        let mut all = Output { messages: Vec::with_capacity(events.len()), effects: Vec::new() };
-        for data in &events {
-            // The agent may send events that we do not know. They are ignored.
-            let Ok(event) = Event::parse(data) else { continue };
-            translator.observe_into(&event, now, &mut all);
+        for error in &skipped {
+            metrics::counter!("proliferate_agent_events_left_out_total").increment(1);
+            tracing::debug!(session = %self.record.id, %error, "an event of the agent was skipped");
         }
+        let Some(translator) = self.sandbox.translator() else { return Ok(()) };
+        let mut all = Output::default();
+        translator.observe(&events, millis(&self.services), &mut all);
         self.apply(all).await?;
         if !self.turn.is_running() {
             // The agent speaks without a turn. Prune the log now and then, so that this output does not accumulate.
@@ -78,7 +71,7 @@ impl Session {
         self.services.runtime.sandboxes.provider.stop_reason(&id).await
     }
 
-    async fn agent_lost(&mut self, error: Option<ApiError>) -> Result<(), End> {
+    async fn agent_lost(&mut self, error: Option<AgentError>) -> Result<(), End> {
         let overuse = self.overuse_reason().await;
         let reason = error.map_or_else(|| "the agent ended its stream".to_owned(), |error| error.to_string());
         let reason = overuse.clone().unwrap_or(reason);
@@ -109,36 +102,8 @@ impl Session {
     }
 }
 
-/// Returns the next events of the agent: everything that one read returned, once the listeners have caught up.
+/// Returns the next events of the agent, once the listeners have caught up.
 pub(super) async fn next_events(agent: &mut Agent, feed: &Feed) -> AgentEvents {
     feed.caught_up().await;
-    let first = loop {
-        match agent.events.next().await {
-            Ok(Some(first)) => break first,
-            Ok(None) => return Err(None),
-            Err(error @ ApiError::Event(_)) => skip_event(&error),
-            Err(error) => return Err(Some(error)),
-        }
-    };
-    let mut bytes = first.len();
-    let mut events = vec![first];
-    while events.len() < MAX_EVENTS
-        && bytes < MAX_EVENT_BYTES
-        && let Some(event) = agent.events.next_buffered()
-    {
-        match event {
-            Ok(event) => {
-                bytes += event.len();
-                events.push(event);
-            }
-            Err(error) => skip_event(&error),
-        }
-    }
-    Ok(events)
-}
-
-/// Counts an event that could not be read. Only this event is lost; the stream continues.
-fn skip_event(error: &ApiError) {
-    metrics::counter!("proliferate_agent_events_left_out_total").increment(1);
-    tracing::debug!(%error, "an event of the agent was skipped");
+    agent.events.next().await.map_err(Some)?.ok_or(None)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use opencode::translate::Translator;
+use agent::Translator;
 use proto::SessionStatus;
 use proto::socket::{ServerMessage, WireStatus};
 use tokio::sync::mpsc;
@@ -88,7 +88,7 @@ impl Session {
         (self.failures.boots, self.failures.connected_at) = (0, self.services.clock.elapsed());
         self.record.status = SessionStatus::Running;
         self.record.sandbox_id = Some(agent.sandbox.to_string());
-        self.record.agent_session_id = Some(agent.session.clone());
+        self.record.agent_session_id = Some(agent.session.id.clone());
         self.record.sandbox_expires_at = agent.expires_at;
         self.watch_expiry();
         let (translator, unsent) = self.resume_translator(&agent).await?;
@@ -112,11 +112,14 @@ impl Session {
     }
 
     /// Returns the translator for a new connection, and the prompt of the running turn if no agent has received it.
-    async fn resume_translator(&mut self, agent: &Agent) -> Result<(Translator, Option<store::Prompt>), End> {
+    async fn resume_translator(
+        &mut self,
+        agent: &Agent,
+    ) -> Result<(Box<dyn Translator>, Option<store::Prompt>), End> {
         let resume = self.sandbox.take_resume();
         let turn = self.turn.prompt().map(str::to_owned);
         let unsent = match (resume, turn) {
-            (Some(translator), _) if agent.remembers => return Ok((*translator, None)),
+            (Some(translator), _) if agent.session.remembered => return Ok((translator, None)),
             // The agent that ran the turn is gone, with all output that it had not sent.
             (Some(mut lost), Some(_)) => {
                 let now = self.services.clock.now().timestamp_millis();
@@ -125,12 +128,12 @@ impl Session {
                 None
             }
             // The prompt was broadcast, but no agent has received it.
-            (None, Some(turn)) if !agent.remembers => {
+            (None, Some(turn)) if !agent.session.remembered => {
                 self.services.store.unsettled_prompt(self.record.id, &turn).await?
             }
             _ => None,
         };
-        Ok((Translator::new(&agent.session), unsent))
+        Ok((self.services.runtime.translator(&agent.session.id), unsent))
     }
 
     async fn boot_failed(&mut self, reason: &str, purpose: BootPurpose) -> Result<(), End> {

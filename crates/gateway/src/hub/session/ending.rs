@@ -112,7 +112,7 @@ impl Session {
         // The agent may keep working without us, so it is told to abort.
         if let (Some(agent), true) = (self.sandbox.agent(), self.turn.is_running()) {
             let (client, session) = (agent.client.clone(), agent.session.clone());
-            tokio::spawn(async move { client.abort(&session).await });
+            tokio::spawn(async move { client.cancel(&session.id).await });
         }
         self.sandbox.reset();
         self.end_failed_turn().await?;

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use opencode::api::ApiError;
-use opencode::event::PendingRequest;
-use opencode::history::History;
-use opencode::translate::{Output, Translator};
+use agent::{AgentError, History, Output};
 
 use super::phase::Phase;
 use super::turn::{Request, Turn};
@@ -22,8 +19,6 @@ const READ: &str = "read the history";
 /// The agent's history, with the reservation for it in the session's share of memory.
 pub(super) struct HistoryRead {
     history: History,
-    /// The agent's requests that wait for an answer.
-    requests: Vec<PendingRequest>,
     memory: Held,
 }
 
@@ -35,21 +30,19 @@ impl Session {
             return;
         };
         if turn.history.is_none() && connection.translator.is_busy() {
-            let (client, session) = (connection.agent.client.clone(), connection.agent.session.clone());
+            let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
             let (prompt, memory) = (turn.prompt.clone(), Arc::clone(&self.services.memory));
             turn.history = Some(tokio::spawn(async move {
-                let mut memory = memory.take(party, 0).map_err(|_| ApiError::NoMemory(READ))?;
+                let mut memory = memory.take(party, 0).map_err(|_| AgentError::NoMemory(READ))?;
                 let mut allow = |bytes: usize| memory.grow(bytes as u64).is_ok();
                 let history = client.history(&session, &prompt, &mut allow).await?;
-                // An agent that cannot list its requests has none that we missed.
-                let requests = client.pending_requests().await.unwrap_or_default();
-                Ok(HistoryRead { history, requests, memory })
+                Ok(HistoryRead { history, memory })
             }));
         }
     }
 
     /// Handles the result of reading the agent's history.
-    pub(super) async fn history_read(&mut self, read: Result<HistoryRead, ApiError>) -> Result<(), End> {
+    pub(super) async fn history_read(&mut self, read: Result<HistoryRead, AgentError>) -> Result<(), End> {
         match read {
             Ok(read) => self.reconcile(read).await?,
             Err(error) => {
@@ -64,7 +57,7 @@ impl Session {
     /// Broadcasts what was missed, and sends a prompt again that never arrived or that the agent died with.
     async fn reconcile(
         &mut self,
-        HistoryRead { history, requests, memory: _held }: HistoryRead,
+        HistoryRead { mut history, memory: _held }: HistoryRead,
     ) -> Result<(), End> {
         let now = millis(&self.services);
         let Turn::Running(turn) = &self.turn else { return Ok(()) };
@@ -78,6 +71,7 @@ impl Session {
         let Some(translator) = self.sandbox.translator() else { return Ok(()) };
         let is_abandoned = !is_cancelled && translator.is_abandoned(&history);
         if history.has(&prompt) && !is_abandoned {
+            let requests = std::mem::take(&mut history.requests);
             let out = self.compare(history, now).await;
             let cancelled =
                 self.sandbox.translator().filter(|_| has_stopped).map(|translator| translator.cancel(now));
@@ -111,7 +105,7 @@ impl Session {
             return connection.translator.reconcile(&history, now);
         }
         // If the comparison panics, the turn ends with what was broadcast so far.
-        let fresh = Translator::new(&connection.agent.session);
+        let fresh = self.services.runtime.translator(&connection.agent.session.id);
         let mut translator = std::mem::replace(&mut connection.translator, fresh);
         let work = tokio::task::spawn_blocking(move || {
             let out = translator.reconcile(&history, now);

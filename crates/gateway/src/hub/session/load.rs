@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use opencode::translate::Translator;
+use agent::Translator;
 use proto::socket::{Frame, ServerMessage, TurnOutcome};
 use proto::{PromptState, SessionId};
 use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
@@ -81,7 +81,7 @@ impl Session {
         // A prompt that was marked as dispatched but never broadcast was never sent, so it is the next one.
         let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
         let (mut place, mut outcome, now) = (0, None, millis(&self.services));
-        let (mut finished, mut resume) = (Vec::new(), None::<Translator>);
+        let (mut finished, mut resume) = (Vec::new(), None::<Box<dyn Translator>>);
         let agent = self.record.agent_session_id.clone().unwrap_or_default();
         loop {
             let page = self.services.store.events_after(self.record.id, place, PAGE).await?;
@@ -94,7 +94,7 @@ impl Session {
                 if let Some(begun) = message_id(&message).and_then(|id| sent.iter().find(|sent| *sent == id))
                 {
                     turn = Some(begun.clone());
-                    (resume, outcome) = (Some(Translator::resume(&agent, begun, [])), None);
+                    (resume, outcome) = (Some(self.translator_of_turn(&agent, begun)), None);
                 } else if let Some(translator) = &mut resume {
                     translator.recall(&message);
                     if let ServerMessage::TurnComplete { outcome: ended, .. } = message {
@@ -115,14 +115,22 @@ impl Session {
                 translator.stream_lost();
                 Some(translator)
             }
-            (Some(turn), Some(agent), None) => Some(Translator::resume(agent, turn, [])),
+            (Some(turn), Some(agent), None) => Some(self.translator_of_turn(agent, turn)),
             _ => None,
         };
-        self.sandbox = Phase::Disconnected { resume: resume.map(Box::new) };
+        self.sandbox = Phase::Disconnected { resume };
         match turn {
             Some(turn) => self.resume_turn(turn, outcome).await,
             None => Ok(()),
         }
+    }
+
+    /// A translator in the middle of a turn whose messages are yet to be recalled.
+    fn translator_of_turn(&self, agent_session: &str, prompt: &str) -> Box<dyn Translator> {
+        let mut translator = self.services.runtime.translator(agent_session);
+        translator.begin(prompt);
+        translator.stream_lost();
+        translator
     }
 
     /// Continues a turn, or settles it if the last owner crashed after it logged the end.

@@ -1,6 +1,6 @@
 //! The phase of a session's sandbox, as its actor sees it: disconnected, booting, connected, or being saved.
 
-use opencode::translate::Translator;
+use ::agent::Translator;
 use sandbox::SandboxId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinHandle};
@@ -11,7 +11,7 @@ use super::timer::Timer;
 use crate::runtime::{Agent, LaunchError, SnapshotError};
 
 /// The translator of the last connection. The next connection continues with it if the agent still has its session.
-type Resume = Option<Box<Translator>>;
+type Resume = Option<Box<dyn Translator>>;
 
 /// A caller who waits for the session to be saved and stopped. The error is the reason why that failed.
 pub(super) type StopReply = oneshot::Sender<Result<(), String>>;
@@ -50,7 +50,7 @@ pub(super) enum BootPurpose {
 /// A connected agent.
 pub(super) struct Connection {
     pub(super) agent: Agent,
-    pub(super) translator: Translator,
+    pub(super) translator: Box<dyn Translator>,
     /// Set once the lifetime of the sandbox is over: the files are saved when the turn has ended. When the timer fires,
     /// the turn is cancelled.
     pub(super) retiring: Option<Timer>,
@@ -111,9 +111,9 @@ impl Phase {
         self.is_booting() || self.is_moving()
     }
 
-    pub(super) fn translator(&mut self) -> Option<&mut Translator> {
+    pub(super) fn translator(&mut self) -> Option<&mut (dyn Translator + 'static)> {
         match self {
-            Self::Connected(connection) => Some(&mut connection.translator),
+            Self::Connected(connection) => Some(connection.translator.as_mut()),
             Self::Disconnected { resume }
             | Self::Booting(Boot { resume, .. })
             | Self::Saving(Save { resume, .. }) => resume.as_deref_mut(),
@@ -132,7 +132,7 @@ impl Phase {
     /// Takes the translator out, and leaves the session disconnected.
     pub(super) fn take_resume(&mut self) -> Resume {
         match std::mem::replace(self, Self::Disconnected { resume: None }) {
-            Self::Connected(connection) => Some(Box::new(connection.translator)),
+            Self::Connected(connection) => Some(connection.translator),
             Self::Disconnected { resume }
             | Self::Booting(Boot { resume, .. })
             | Self::Saving(Save { resume, .. }) => resume,

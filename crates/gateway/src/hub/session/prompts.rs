@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use agent::{AgentClient, AgentError, Prompt, prompt_id, random_part};
 use chrono::TimeDelta;
 use clock::Rng;
-use opencode::api::{ApiError, Client, Prompt};
-use opencode::ids::{PromptIds, random_part};
-use proto::http::AgentConfig;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage, TurnOutcome};
 use proto::{PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
@@ -15,7 +13,6 @@ use super::super::command::{PromptOutcome, PromptRequest};
 use super::phase::Phase;
 use super::turn::{Request, Turn};
 use super::{End, Session, millis};
-use crate::runtime::Door;
 use shares::Held;
 
 /// The sender of prompts that an automation sends.
@@ -56,7 +53,7 @@ impl Session {
         // The initial prompt always comes first, even if it was not due yet.
         self.queue_initial_prompt().await?;
         let rng = request.once.map_or_else(|| self.services.rng.clone(), Rng::seeded);
-        let id = PromptIds::new(millis(&self.services), 0, &rng).message;
+        let id = prompt_id(millis(&self.services), &rng);
         if request.once.is_some()
             && let Some(id) = self.same_prompt(&id).await?
         {
@@ -128,7 +125,7 @@ impl Session {
 
     fn initial_id(&self) -> String {
         let (session, began) = (self.record.id.uuid(), self.record.started_at.timestamp_millis());
-        PromptIds::new(began, 0, &Rng::seeded(session.as_u64_pair().1)).message
+        prompt_id(began, &Rng::seeded(session.as_u64_pair().1))
     }
 
     /// Starts the next turn if an agent is connected and free.
@@ -157,8 +154,8 @@ impl Session {
         self.broadcast_queue().await
     }
 
-    /// Sends a prompt to the agent in the background. The ids are derived from the prompt, so a second attempt starts
-    /// no second turn. If there is no memory for the prompt, the next check of the agent's history finds it missing and
+    /// Sends a prompt to the agent in the background. A second attempt has the same id, so it starts no second
+    /// turn. If there is no memory for the prompt, the next check of the agent's history finds it missing and
     /// sends it.
     pub(super) fn dispatch(&mut self, prompt: store::Prompt, memory: Option<Held>) {
         let party = self.party();
@@ -171,18 +168,25 @@ impl Session {
             turn.check.set(CHECK);
             return;
         };
-        let (client, session) = (connection.agent.client.clone(), connection.agent.session.clone());
+        let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
         let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
         turn.request = Request::Prompt(tokio::spawn(async move {
             let model = llm.model_of(config.as_ref()).await.opencode_id();
-            let sent = send(client, session, (&model, variant(config.as_ref())), prompt).await;
+            let prompt = Prompt {
+                id: &prompt.id,
+                model: &model,
+                effort: config.and_then(|config| config.reasoning_effort),
+                text: &prompt.content,
+                images: &prompt.images,
+            };
+            let sent = send(client.as_ref(), &session, &prompt).await;
             drop(memory);
             sent
         }));
     }
 
     /// Handles the result of sending a prompt.
-    pub(super) async fn prompt_sent(&mut self, result: Result<(), ApiError>) -> Result<(), End> {
+    pub(super) async fn prompt_sent(&mut self, result: Result<(), AgentError>) -> Result<(), End> {
         let initial = self.initial_id();
         let is_lost_initial = result.is_err() && self.turn.prompt() == Some(&initial);
         if let Err(error) = result {
@@ -218,13 +222,13 @@ impl Session {
     pub(super) fn send_abort(&mut self) {
         let (Some(agent), Turn::Running(turn)) = (self.sandbox.agent(), &mut self.turn) else { return };
         let (Some(cancellation), Request::None) = (&mut turn.cancellation, &turn.request) else { return };
-        let (client, session) = (agent.client.clone(), agent.session.clone());
+        let (client, session) = (agent.client.clone(), agent.session.id.clone());
         cancellation.aborts += 1;
-        turn.request = Request::Abort(tokio::spawn(async move { client.abort(&session).await }));
+        turn.request = Request::Abort(tokio::spawn(async move { client.cancel(&session).await }));
     }
 
     /// Handles the result of an abort. Either the agent reports that the turn is over, or its history is checked later.
-    pub(super) async fn abort_sent(&mut self, result: Result<(), ApiError>) -> Result<(), End> {
+    pub(super) async fn abort_sent(&mut self, result: Result<(), AgentError>) -> Result<(), End> {
         if let Err(error) = result {
             tracing::warn!(session = %self.record.id, %error, "the agent did not accept an abort");
         }
@@ -292,35 +296,17 @@ impl Session {
     }
 }
 
-async fn send(
-    client: Client<Door>,
-    session: String,
-    (model, variant): (&str, Option<&'static str>),
-    prompt: store::Prompt,
-) -> Result<(), ApiError> {
-    let ids = PromptIds { parts: part_ids(&prompt), message: prompt.id };
-    let prompt = Prompt { ids: &ids, model, variant, text: &prompt.content, images: &prompt.images };
+async fn send(client: &dyn AgentClient, session: &str, prompt: &Prompt<'_>) -> Result<(), AgentError> {
     let mut pause = PAUSE;
     for _ in 1..ATTEMPTS {
-        match client.prompt(&session, &prompt).await {
+        match client.prompt(session, prompt).await {
             Ok(()) => return Ok(()),
             Err(error) => tracing::debug!(%error, "a prompt has to be sent again"),
         }
         tokio::time::sleep(pause).await;
         pause *= 2;
     }
-    client.prompt(&session, &prompt).await
-}
-
-/// OpenCode's variant of a model for the session's reasoning effort.
-fn variant(config: Option<&AgentConfig>) -> Option<&'static str> {
-    config?.reasoning_effort?.variant()
-}
-
-/// The ids of the prompt's parts, derived from the message's id so that every attempt sends the same ones.
-fn part_ids(prompt: &store::Prompt) -> Vec<String> {
-    let body = prompt.id.trim_start_matches("msg_");
-    (0..=prompt.images.len()).map(|part| format!("prt_{body}{part:02}")).collect()
+    client.prompt(session, prompt).await
 }
 
 /// The prompt as a message for watchers: images first, then the text.

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use agent::AgentError;
 use chrono::TimeDelta;
 use clock::Rng;
-use opencode::api::ApiError;
-use opencode::ids::PromptIds;
 use proto::socket::{MessageSource, OpenQuestion, QuestionKind, QuestionState, ServerMessage};
 use sha2::{Digest as _, Sha256};
 use store::{NewQuestion, Settlement, StoredQuestion};
@@ -36,7 +35,7 @@ pub(super) struct Questions {
 /// The result of sending an outcome to the agent.
 pub(super) struct Delivery {
     id: String,
-    result: Result<(), ApiError>,
+    result: Result<(), AgentError>,
 }
 
 impl Questions {
@@ -119,11 +118,7 @@ impl Session {
         let Some(agent) = self.sandbox.agent() else { return };
         let (client, session) = (agent.client.clone(), self.record.id);
         tokio::spawn(async move {
-            let rejected = match kind {
-                QuestionKind::Question => client.reject_question(&request).await,
-                QuestionKind::Permission => client.reply_permission(&request, "reject").await,
-            };
-            if let Err(error) = rejected {
+            if let Err(error) = client.reject(&request, kind).await {
                 tracing::warn!(%session, %error, "a request of the agent could not be rejected");
             }
         });
@@ -199,17 +194,12 @@ impl Session {
                 self.questions.in_flight.insert(stored.question.question_id.clone());
                 self.questions.deliveries.spawn(async move {
                     let id = stored.question.question_id.clone();
-                    let sent = match (stored.question.kind, stored.state) {
-                        (QuestionKind::Question, QuestionState::Answered) => {
-                            client.reply_question(&id, &stored.answers).await
-                        }
-                        (QuestionKind::Question, _) => client.reject_question(&id).await,
-                        (QuestionKind::Permission, _) => {
-                            let reply = stored.answers.first().and_then(|texts| texts.first());
-                            client.reply_permission(&id, reply.map_or("reject", String::as_str)).await
-                        }
+                    let kind = stored.question.kind;
+                    let result = match stored.state {
+                        QuestionState::Answered => client.answer(&id, kind, &stored.answers).await,
+                        _ => client.reject(&id, kind).await,
                     };
-                    Delivery { id, result: sent }
+                    Delivery { id, result }
                 });
             } else {
                 // The agent may still wait where we cannot reach it at the moment.
@@ -227,8 +217,7 @@ impl Session {
         let Some(stored) = found.cloned() else { return Ok(()) };
         match delivery.result {
             Ok(()) => self.finish_delivery(&delivery.id).await,
-            // The agent was restarted and does not know the question any more.
-            Err(ApiError::Refused { status: 400 | 404, .. }) => self.deliver_as_prompt(&stored).await,
+            Err(AgentError::UnknownQuestion) => self.deliver_as_prompt(&stored).await,
             Err(error) => {
                 tracing::warn!(session = %self.record.id, %error, "an answer did not reach the agent; it is sent again");
                 Ok(())
@@ -330,7 +319,7 @@ impl Session {
 fn prompt_id(stored: &StoredQuestion) -> String {
     let digest = Sha256::digest(stored.question.question_id.as_bytes());
     let seed = digest.first_chunk().copied().map(u64::from_be_bytes).unwrap_or_default();
-    PromptIds::new(stored.asked_at.timestamp_millis(), 0, &Rng::seeded(seed)).message
+    agent::prompt_id(stored.asked_at.timestamp_millis(), &Rng::seeded(seed))
 }
 
 /// The text of the prompt that an answer becomes.

@@ -1,6 +1,6 @@
 //! The turn of a session: either no prompt is with the agent, or one is, with everything that is known about it.
 
-use opencode::api::ApiError;
+use agent::AgentError;
 use proto::socket::TurnOutcome;
 use tokio::task::JoinHandle;
 
@@ -22,7 +22,7 @@ pub(super) struct RunningTurn {
     /// Set once the turn is cancelled.
     pub(super) cancellation: Option<Cancellation>,
     /// The read of the agent's history that is in flight. The agent's events wait until it returns.
-    pub(super) history: Option<JoinHandle<Result<HistoryRead, ApiError>>>,
+    pub(super) history: Option<JoinHandle<Result<HistoryRead, AgentError>>>,
     /// Fires when it is time to check whether a turn that seems over has really ended.
     pub(super) check: Timer,
     /// The outcome, once it is logged.
@@ -33,8 +33,8 @@ pub(super) struct RunningTurn {
 /// a prompt that overtakes an abort would be aborted.
 pub(super) enum Request {
     None,
-    Prompt(JoinHandle<Result<(), ApiError>>),
-    Abort(JoinHandle<Result<(), ApiError>>),
+    Prompt(JoinHandle<Result<(), AgentError>>),
+    Abort(JoinHandle<Result<(), AgentError>>),
 }
 
 #[derive(Default)]
@@ -45,9 +45,9 @@ pub(super) struct Cancellation {
 
 /// Something that happened to the turn.
 pub(super) enum TurnEvent {
-    PromptSent(Result<(), ApiError>),
-    AbortSent(Result<(), ApiError>),
-    HistoryRead(Result<HistoryRead, ApiError>),
+    PromptSent(Result<(), AgentError>),
+    AbortSent(Result<(), AgentError>),
+    HistoryRead(Result<HistoryRead, AgentError>),
     TimerFired,
 }
 
@@ -168,9 +168,11 @@ impl Request {
         let event = match self {
             Self::None => std::future::pending().await,
             Self::Prompt(task) => {
-                TurnEvent::PromptSent(task.await.unwrap_or(Err(ApiError::Broken("send a prompt"))))
+                TurnEvent::PromptSent(task.await.unwrap_or(Err(AgentError::Broken("send a prompt"))))
             }
-            Self::Abort(task) => TurnEvent::AbortSent(task.await.unwrap_or(Err(ApiError::Broken("cancel")))),
+            Self::Abort(task) => {
+                TurnEvent::AbortSent(task.await.unwrap_or(Err(AgentError::Broken("cancel"))))
+            }
         };
         *self = Self::None;
         event
@@ -178,10 +180,10 @@ impl Request {
 }
 
 async fn read(
-    history: &mut Option<JoinHandle<Result<HistoryRead, ApiError>>>,
-) -> Result<HistoryRead, ApiError> {
+    history: &mut Option<JoinHandle<Result<HistoryRead, AgentError>>>,
+) -> Result<HistoryRead, AgentError> {
     let read = match history {
-        Some(task) => task.await.unwrap_or(Err(ApiError::Broken("read the history"))),
+        Some(task) => task.await.unwrap_or(Err(AgentError::Broken("read the history"))),
         None => std::future::pending().await,
     };
     *history = None;
