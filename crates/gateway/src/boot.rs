@@ -127,8 +127,7 @@ impl Gateway {
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages have this origin, whatever else is allowed.
-        let own = Origin::of(&public_url);
-        let origins = config.allowed_origins.iter().cloned().chain([own]).collect();
+        let origins = config.allowed_origins.iter().cloned().chain([Origin::of(&public_url)]).collect();
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let instance = hex::encode(rng.bytes::<8>());
         let settings = config.gate_settings();
@@ -146,10 +145,9 @@ impl Gateway {
         };
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let (git, sources) = connect(app, gate, &config, &parts);
-            let runtime =
-                Arc::new(runtime(app, (&config, &parts), (&git.gate, &llm), sandboxes, (pool, agent_type)));
-            let admission = Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), &config);
-            let admission = Arc::new(admission);
+            let runtime = runtime(app, (&config, &parts), (&git.gate, &llm), (sandboxes, pool, agent_type));
+            let (store, clock) = (parts.store.clone(), parts.clock.clone());
+            let admission = Arc::new(Admission::new(store, clock, llm.clone(), &config));
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
             let sessions = sessions(&parts, &hubs, admission, (&git, &runtime), &instance);
             let Parts { store, clock, rng, vault, closing, .. } = parts;
@@ -324,12 +322,11 @@ fn runtime(
     app: &Weak<App>,
     (config, parts): (&Config, &Parts),
     (gate, llm): (&Arc<Gate>, &Arc<Llm>),
-    sandboxes: Sandboxes,
-    (pool, agent_type): (Pool, Arc<dyn AgentType>),
-) -> Runtime {
+    (sandboxes, pool, agent_type): (Sandboxes, Pool, Arc<dyn AgentType>),
+) -> Arc<Runtime> {
     let app = app.clone();
     let router = move || app.upgrade().map(|app| edge::router_inside(app.into()));
-    Runtime {
+    Arc::new(Runtime {
         settings: RuntimeSettings {
             agent_type,
             sandboxes: config.sandboxes.clone(),
@@ -346,7 +343,7 @@ fn runtime(
         llm: llm.clone(),
         closing: parts.closing.clone(),
         inward: Inward { router: Box::new(router), agent_files },
-    }
+    })
 }
 
 /// Builds the registry of live sessions.
