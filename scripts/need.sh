@@ -8,6 +8,7 @@ say() { printf '\033[2m·\033[0m %s\n' "$*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 OPENCODE_VERSION=$(cat scripts/opencode.version)
+PLAYWRIGHT_MCP_VERSION=$(cat scripts/playwright-mcp.version)
 RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 packages=()
 need() { # need PROGRAM PACKAGE
@@ -49,4 +50,9 @@ fi
 if [ "$(.tools/node_modules/.bin/opencode --version 2>/dev/null || true)" != "$OPENCODE_VERSION" ]; then
   say "installing with npm: opencode-ai $OPENCODE_VERSION into .tools"
   npm install --prefix .tools --no-save --no-package-lock --no-audit --no-fund --silent "opencode-ai@$OPENCODE_VERSION"
+fi
+# npm removes packages that an install does not name, so this one has a folder of its own. It brings no browser.
+if [ "$(.tools/browser/node_modules/.bin/playwright-mcp --version 2>/dev/null | grep -o '[0-9.]*$' || true)" != "$PLAYWRIGHT_MCP_VERSION" ]; then
+  say "installing with npm: @playwright/mcp $PLAYWRIGHT_MCP_VERSION into .tools/browser"
+  PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm install --prefix .tools/browser --no-save --no-package-lock --no-audit --no-fund --silent "@playwright/mcp@$PLAYWRIGHT_MCP_VERSION"
 fi

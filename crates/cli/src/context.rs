@@ -150,9 +150,11 @@ fn quoted(text: &str) -> String {
 }
 
 /// The folder where `make up` installs the agent, relative to the binary it built, so that `PATH` need not be changed.
-fn tools_of_this_build() -> Option<PathBuf> {
-    let root = std::env::current_exe().ok()?.ancestors().nth(3)?.to_owned();
-    Some(root.join(".tools/node_modules/.bin")).filter(|folder| folder.is_dir())
+fn tools_of_this_build() -> Vec<PathBuf> {
+    let program = std::env::current_exe().unwrap_or_default();
+    let root = program.ancestors().nth(3).unwrap_or(&program);
+    let folders = [".tools/node_modules/.bin", ".tools/browser/node_modules/.bin"];
+    folders.iter().map(|folder| root.join(folder)).filter(|folder| folder.is_dir()).collect()
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     findings.extend(models);
     findings.extend([services::prices(config), services::shares(config), port]);
     findings.extend(sandboxes);
-    findings.extend([machine::btrfs(config), opencode]);
+    findings.extend([machine::btrfs(config), opencode, machine::browser(config)]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));
     spinner.finish_and_clear();
     report(context, &findings)

@@ -26,8 +26,9 @@ const HELP: &str = "You are in a sandbox of Proliferate. Every command prints on
     proliferate services start --name web --command 'npm run dev' --cwd app\n  \
     proliferate services logs web\n  \
     proliferate services expose 3000\n\n\
-    The values of environment variables come from people. `proliferate env apply` writes the environment files of this \
-    project with the newest values. Never print these files, never copy them, and never commit them.";
+    `expose` tells people which port the app listens on. There is no preview: nobody can open the app from outside.\n\n\
+    The values of environment variables come from people. `proliferate env apply` writes their newest values into \
+    the environment files of this project and keeps what else is there. Never print these files, never copy them, and never commit them.";
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and says why · 2 wrong usage";
 
@@ -51,9 +52,9 @@ enum InsideCommand {
 
 #[derive(Subcommand)]
 enum EnvCommand {
-    /// Write all environment files and secret files with their newest values
+    /// Write the newest values into all environment files and secret files; other variables stay
     Apply,
-    /// Remove all files with secrets; `apply` writes them again
+    /// Remove the values from environment files, and all secret files; `apply` writes them again
     Scrub,
 }
 
@@ -88,7 +89,7 @@ enum ServicesCommand {
         /// The name of the service
         name: String,
     },
-    /// Name the port of the app that people are shown
+    /// Tell people which port the app listens on; there is no preview, so nobody can open it from outside
     Expose {
         /// The port that the app listens on
         port: u16,
@@ -190,10 +191,45 @@ impl Inside {
                 ServicesCommand::Logs { name } => {
                     client.service_log(*session, name).await.map(|log| json!(log))
                 }
-                ServicesCommand::Expose { port } => {
-                    client.expose_port(*session, *port).await.map(|()| json!({ "exposedPort": port }))
-                }
+                ServicesCommand::Expose { port } => client
+                    .expose_port(*session, *port)
+                    .await
+                    .map(|()| json!({ "exposedPort": port, "preview": null })),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+    use opencode::files::prompt::Part;
+
+    use super::*;
+
+    /// The words of a command, with quotes as a shell reads them.
+    fn words(command: &str) -> Vec<String> {
+        let quoted = command.split('\'').enumerate();
+        quoted
+            .flat_map(|(index, part)| match index % 2 {
+                0 => part.split_whitespace().map(str::to_owned).collect(),
+                _ => vec![part.to_owned()],
+            })
+            .collect()
+    }
+
+    #[test]
+    fn agents_are_told_of_every_command_and_of_no_other() {
+        let told = Part::CommandLine.text();
+        for command in told.split('`').skip(1).step_by(2).filter(|text| text.contains("proliferate ")) {
+            let parsed = InsideCli::try_parse_from(words(command));
+            let is_help = |error: &clap::Error| error.kind() == clap::error::ErrorKind::DisplayHelp;
+            assert!(parsed.as_ref().err().is_none_or(is_help), "{command}");
+        }
+        for group in InsideCli::command().get_subcommands() {
+            for command in group.get_subcommands() {
+                assert!(told.contains(command.get_name()), "{} {}", group.get_name(), command.get_name());
+            }
         }
     }
 }

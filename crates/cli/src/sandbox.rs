@@ -76,7 +76,7 @@ async fn start(
         snapshot: None,
         proxy: proxy_of(rules(context, mode)?, recorder, &context.clock),
         gateway: None,
-        agent: None,
+        programs: BTreeMap::new(),
     };
     Ok(sandboxes.start(wanted).await?)
 }

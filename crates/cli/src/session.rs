@@ -4,7 +4,9 @@ mod attach;
 mod copy;
 mod create;
 mod editor;
+mod env;
 mod screen;
+mod services;
 mod turns;
 mod work;
 
@@ -67,6 +69,7 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
         SessionCommand::Diff(args) => work::diff(context, &client, args).await?,
         SessionCommand::Exec(args) => return work::exec(context, &client, args).await,
         SessionCommand::Cp { from, to } => copy::cp(context, &client, &from, &to).await?,
+        SessionCommand::Services { id } => services::ls(context, &client, &id).await?,
         SessionCommand::Logs(args) => work::logs(context, &client, args).await?,
         SessionCommand::Stop { ids, discard } => {
             let ids = find_all(&client, &ids).await?;

@@ -2,7 +2,8 @@
 
 use proto::SessionId;
 use proto::http::{
-    EnvChangeReply, EnvState, ExposePort, ServiceEntry, ServiceList, ServiceLog, StartService,
+    EnvChangeReply, EnvState, ExposePort, ServiceEntry, ServiceList, ServiceLog, StartService, SubmitEnv,
+    SubmitEnvReply,
 };
 use reqwest::Method;
 
@@ -15,12 +16,17 @@ impl Client {
         read(self.get(self.url(&["proliferate", &session.to_string(), "env"]))).await
     }
 
+    /// Submits values for the session, which are kept encrypted and written into its sandbox.
+    pub async fn submit_env(&self, session: SessionId, values: &SubmitEnv) -> Result<SubmitEnvReply, Error> {
+        read(self.post(&["proliferate", &session.to_string(), "env"], None).json(values)).await
+    }
+
     /// Writes the session's environment into its running sandbox.
     pub async fn env_apply(&self, session: SessionId) -> Result<EnvChangeReply, Error> {
         read(self.post(&["proliferate", &session.to_string(), "env", "apply"], None)).await
     }
 
-    /// Removes all files with secrets from the session's running sandbox.
+    /// Removes all secrets from the files of the session's running sandbox.
     pub async fn env_scrub(&self, session: SessionId) -> Result<EnvChangeReply, Error> {
         read(self.post(&["proliferate", &session.to_string(), "env", "scrub"], None)).await
     }
@@ -52,7 +58,7 @@ impl Client {
         read(self.get(self.url(&["proliferate", &session.to_string(), "services", name, "logs"]))).await
     }
 
-    /// Sets the port of the app that people are shown.
+    /// Stores which port the app listens on.
     pub async fn expose_port(&self, session: SessionId, port: u16) -> Result<(), Error> {
         ok(self.post(&["proliferate", &session.to_string(), "expose"], None).json(&ExposePort { port })).await
     }

@@ -2,6 +2,7 @@
 //! route to the network.
 
 mod agent;
+mod agent_programs;
 pub(crate) mod auto_start;
 pub(crate) mod env_files;
 mod environment;
@@ -20,6 +21,7 @@ mod snapshot;
 mod system;
 
 pub use self::agent::Agent;
+pub use agent_programs::{BrowserPrograms, NoBrowser};
 pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_environments};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};

@@ -1,11 +1,15 @@
 //! The files, environment and command line that the agent is started with, as plain data. With them OpenCode
 //! starts without network access, never asks for permission, and does not touch the user's repository.
 
+pub mod browser;
 pub mod prompt;
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
+
+use browser::Browser;
+use prompt::Part;
 
 /// The only OpenCode version that is started; everything here is tested with it.
 pub const VERSION: &str = include_str!("../../../scripts/opencode.version").trim_ascii();
@@ -47,6 +51,8 @@ pub struct Setup<'a> {
     /// See [`prompt::Prompt`].
     pub instructions: &'a str,
     pub tools: &'a [Tool],
+    /// Absent where the sandbox has none.
+    pub browser: Option<&'a Browser>,
     pub port: u16,
 }
 
@@ -133,7 +139,7 @@ impl Setup<'_> {
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("opencode.json", &self.chat_catalogue().to_string()));
         entries.push(self.entry("proliferate.mjs", PLUGIN));
-        entries.push(self.entry("instructions.md", self.instructions));
+        entries.push(self.entry("instructions.md", &self.all_instructions()));
         entries.extend(
             self.tools.iter().map(|tool| self.entry(&format!("{TOOLS}/{}.js", tool.name), &tool.source)),
         );
@@ -170,6 +176,14 @@ impl Setup<'_> {
         Some(Entry { secret: true, ..self.entry("session.json", &session.to_string()) })
     }
 
+    /// What the mode of the session says, and what the sandbox has.
+    fn all_instructions(&self) -> String {
+        match self.browser {
+            Some(_) => format!("{}\n{}", self.instructions, Part::Browser.text()),
+            None => self.instructions.to_owned(),
+        }
+    }
+
     /// Our instructions and those of the repository, which OpenCode does not find by itself with project
     /// configuration disabled.
     fn instruction_files(&self) -> [String; 3] {
@@ -182,7 +196,7 @@ impl Setup<'_> {
     fn config(&self) -> Value {
         let key = format!("{{file:{}/model-key}}", self.folder);
         let base = format!("{}/v1", self.model_url.trim_end_matches('/'));
-        json!({
+        let mut config = json!({
             "$schema": SCHEMA,
             "model": self.model,
             "provider": {
@@ -200,7 +214,11 @@ impl Setup<'_> {
             "autoupdate": false,
             "share": "disabled",
             "snapshot": false,
-        })
+        });
+        if let Some(browser) = self.browser {
+            config["mcp"] = browser.mcp_servers();
+        }
+        config
     }
 
     /// In a file of its own, because OpenCode reads it again for a session that takes a pooled agent, but not

@@ -67,10 +67,47 @@ pub fn quote(value: &str) -> String {
     quoted
 }
 
+/// Returns the text with these values, and without these other variables. Everything else stays as it is, also what
+/// cannot be parsed: other programs wrote it.
+pub fn merge(text: &str, values: &[(&str, &str)], removed: &[&str]) -> String {
+    let lines: Vec<&str> = text.split('\n').collect();
+    let mut merged: Vec<String> = Vec::new();
+    let mut set: Vec<&str> = Vec::new();
+    let mut reader = Reader::new(text);
+    while let Some(line) = reader.next_line() {
+        let first = reader.line - 1;
+        let mut ahead = reader.clone();
+        let pair = ahead.read_pair(line).ok().flatten();
+        if pair.is_some() {
+            reader = ahead;
+        }
+        let value = |key: &str| values.iter().find(|(name, _)| *name == key);
+        match pair.as_ref().map(|(key, _)| key.as_str()) {
+            Some(key) if removed.contains(&key) || set.contains(&key) => {}
+            Some(key) if value(key).is_some() => {
+                let (name, value) = value(key).copied().unwrap_or_default();
+                let plain = line.trim_start();
+                let export = if strip_export(plain) == plain { "" } else { "export " };
+                merged.push(format!("{export}{name}={}", quote(value)));
+                set.push(name);
+            }
+            _ => merged.extend(lines[first..reader.line].iter().map(|line| (*line).to_owned())),
+        }
+    }
+    // The last line ends without a line break, if it is not empty.
+    if merged.last().is_some_and(String::is_empty) {
+        merged.pop();
+    }
+    let new = values.iter().filter(|(key, _)| !set.contains(key));
+    merged.extend(new.map(|(key, value)| format!("{key}={}", quote(value))));
+    merged.join("\n") + "\n"
+}
+
 /// Escape sequences inside double quotes: the character after the backslash, and its meaning.
 const ESCAPES: [(char, char); 6] =
     [('n', '\n'), ('r', '\r'), ('t', '\t'), ('\\', '\\'), ('"', '"'), ('$', '$')];
 
+#[derive(Clone)]
 struct Reader<'a> {
     lines: std::str::Split<'a, char>,
     /// The number of the line that was returned last.
@@ -255,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn merging_changes_only_the_variables_that_it_names() {
+        let written = "# mine\nOWN=1\nexport KEY=old\nBLOCK=\"a\nKEY=in a quote\n\"\nnot a pair\nGONE='x'\nKEY=again\nOPEN=\"";
+        let merged = merge(written, &[("KEY", "it's"), ("NEW", "n")], &["GONE"]);
+        let wanted =
+            "# mine\nOWN=1\nexport KEY=\"it's\"\nBLOCK=\"a\nKEY=in a quote\n\"\nnot a pair\nOPEN=\"\nNEW=n\n";
+        assert_eq!(merged, wanted);
+        assert_eq!(merge(&merged, &[("KEY", "it's"), ("NEW", "n")], &["GONE"]), wanted, "the second time");
+        assert_eq!(merge("", &[("A", "1"), ("B", "2")], &[]), "A=1\nB=2\n");
+        assert_eq!(merge("", &[], &[]), "\n");
+        assert_eq!(merge("A=1\nB=2\n", &[], &["A", "B"]), "\n");
+        assert_eq!(merge("A=1\r\nB=2\r\n", &[("B", "3")], &[]), "A=1\r\nB=3\n");
+    }
+
+    #[test]
     fn quote_uses_the_simplest_notation() {
         assert_eq!(quote(""), "");
         assert_eq!(quote("postgres://u@h:5432/db"), "postgres://u@h:5432/db");
@@ -272,8 +323,19 @@ mod tests {
         }
 
         #[test]
+        fn merged_values_are_read_back_and_others_stay(
+            own in "[^\0'\r\n]*", value in "[^\0]*", other in "[^\0]*",
+        ) {
+            let text = format!("OWN='{own}'\nA={}\n", quote(&other));
+            let merged = merge(&text, &[("A", &value), ("B", &other)], &[]);
+            let expected = [("OWN", own.as_str()), ("A", &value), ("B", &other)];
+            prop_assert_eq!(pairs(&merged), expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        }
+
+        #[test]
         fn arbitrary_text_never_panics(text in r#"(.|[ \r\n'"\\$#=A])*"#) {
             let _ = parse(&text);
+            merge(&text, &[("A", "1")], &["B"]);
         }
     }
 }

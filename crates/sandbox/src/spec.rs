@@ -103,7 +103,7 @@ pub struct Spec {
     pub id: SandboxId,
     /// Program and arguments of PID 1.
     pub init: Vec<String>,
-    /// Programs of the host that are visible inside, read-only, in `/opt` under these names.
+    /// Programs and folders of the host that are visible inside, read-only, in `/opt` under these names.
     pub programs: BTreeMap<String, PathBuf>,
     /// The standard input of PID 1, for example a key; it can be read once.
     pub stdin: Vec<u8>,

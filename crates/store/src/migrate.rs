@@ -39,6 +39,11 @@ impl Migration {
             name: "trigger context",
             text: include_str!("../migrations/0027_trigger_context.sql"),
         },
+        Self {
+            version: 30,
+            name: "snapshot runs",
+            text: include_str!("../migrations/0030_snapshot_runs.sql"),
+        },
     ];
 
     /// The first version that this program can read. Versions 1 to 19 existed only before the first release.

@@ -18,6 +18,8 @@ pub struct NewSnapshot {
     /// What starts from it from then on.
     pub target: SnapshotTarget,
     pub sandbox_provider: String,
+    /// The run that makes it; no other snapshot has the same.
+    pub run_id: String,
     pub at: DateTime<Utc>,
 }
 
@@ -64,8 +66,8 @@ impl Store {
     /// stay, so that people can start from one by its id.
     pub async fn record_snapshot(&self, owner: &Owner, new: NewSnapshot) -> Result<Vec<String>, StoreError> {
         const SQL: &str =
-            "INSERT INTO snapshots (id, org_id, session_id, target, sandbox_provider, created_at)
-            VALUES ($1, $2, $3, $4, $5, $6)";
+            "INSERT INTO snapshots (id, org_id, session_id, target, sandbox_provider, run_id, created_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)";
         const SESSION: &str = "UPDATE sessions SET snapshot_id = $2 WHERE id = $1";
         const CONFIGURATION: &str =
             "UPDATE configurations SET snapshot_id = $2, status = 'ready', error = NULL, updated_at = $3
@@ -88,7 +90,7 @@ impl Store {
             let session = owner.session().uuid();
             sqlx::query(SQL)
                 .bind(&new.id).bind(owner.org().uuid()).bind(session).bind(new.target.as_str())
-                .bind(&new.sandbox_provider).bind(new.at).execute(&mut *tx).await?;
+                .bind(&new.sandbox_provider).bind(&new.run_id).bind(new.at).execute(&mut *tx).await?;
             let former = match new.target {
                 SnapshotTarget::Session => OF_SESSION,
                 SnapshotTarget::Configuration => OF_CONFIGURATION,
@@ -129,6 +131,14 @@ impl Store {
             let forgotten: Vec<String> = sqlx::query_scalar(SQL).bind(provider).fetch_all(&mut *tx).await?;
             Ok(forgotten)
         })
+    }
+
+    /// The snapshot that a run has made.
+    pub async fn snapshot_of_run(&self, org: OrgId, run_id: &str) -> Result<Option<Snapshot>, StoreError> {
+        const SQL: &str = "SELECT id, org_id, session_id, target, sandbox_provider, created_at FROM snapshots
+            WHERE org_id = $1 AND run_id = $2";
+        let org = org.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(run_id).fetch_optional(pool).await)?)
     }
 
     /// A snapshot of an organization. Another organization's snapshot does not exist here.

@@ -1,5 +1,7 @@
 //! `session …`: the commands that speak to a gateway as any client does.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use proto::SessionStatus;
@@ -86,6 +88,12 @@ pub(crate) enum SessionCommand {
         /// Where to: PATH, or SESSION:PATH
         to: String,
     },
+    /// List the services that run in the sandbox of a session
+    Services {
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
+    },
     /// Print the log of the agent, or of a service in the sandbox
     Logs(LogsArgs),
     /// Save the files of sessions and stop their sandboxes; a later prompt continues from there
@@ -168,6 +176,12 @@ pub(crate) struct NewArgs {
     /// The model of the agent, such as claude-opus-4.6, or a name from the list of the chat endpoint
     #[arg(long)]
     pub(crate) model: Option<String>,
+    /// Send this variable of yours to the session, and to no other one; can be repeated
+    #[arg(long, value_name = "KEY")]
+    pub(crate) env: Vec<String>,
+    /// Send the variables of this .env file to the session, and to no other one; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Option<PathBuf>,
     /// Attach to the new session, as `session attach` does
     #[arg(long)]
     pub(crate) attach: bool,

@@ -89,7 +89,7 @@ async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, Sandbox
         snapshot: None,
         proxy,
         gateway: None,
-        agent: None,
+        programs: BTreeMap::new(),
     };
     sandboxes.start(wanted).await
 }

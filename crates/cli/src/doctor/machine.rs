@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gateway::config::Config;
+use gateway::runtime::{BrowserPrograms, NoBrowser};
 use rustix::fs::Access;
 use tokio::process::Command;
 
@@ -13,6 +14,9 @@ use super::Finding;
 const OPENCODE: &str = include_str!("../../../../scripts/opencode.version");
 const PATIENCE: Duration = Duration::from_secs(15);
 const INSTALL: &str = "`make up` installs it into .tools; elsewhere: npm install -g opencode-ai";
+
+const BROWSER: &str =
+    "`make up` installs playwright-mcp into .tools; apt-get install chromium nodejs for the others";
 
 pub(super) fn data_dir(config: &Config) -> Finding {
     const NAME: &str = "data dir";
@@ -86,6 +90,18 @@ pub(super) async fn opencode(config: &Config) -> Finding {
         Ok(version) if version == wanted => Finding::good(NAME, version),
         Ok(version) => Finding::weak(NAME, format!("{version}, tested with {wanted}"), INSTALL),
         Err(why) => Finding::bad(NAME, format!("does not run: {why} (wanted: {wanted})"), INSTALL),
+    }
+}
+
+/// Whether agents have a browser. They work without one.
+pub(super) fn browser(config: &Config) -> Finding {
+    const NAME: &str = "browser";
+    match BrowserPrograms::find(&config.sandboxes, &config.search_path) {
+        Ok(found) => Finding::good(NAME, format!("agents control {} with Playwright MCP", found.program())),
+        Err(reason @ (NoBrowser::Attached | NoBrowser::SwitchedOff)) => {
+            Finding::good(NAME, reason.to_string())
+        }
+        Err(reason) => Finding::weak(NAME, format!("agents have none: {reason}"), BROWSER),
     }
 }
 

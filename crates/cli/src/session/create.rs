@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::attach::Attached;
 use super::turns::Prompt;
-use super::{key, send, work};
+use super::{env, key, send, work};
 use crate::args::NewArgs;
 use crate::configurations;
 use crate::context::Context;
@@ -26,17 +26,19 @@ pub(super) async fn create(context: &Context, client: Client, new: NewArgs) -> R
         return Err(Failure::usage("--prompt is empty: say what the agent is to do, or leave it out"));
     }
     check_branch(new.branch.as_deref())?;
+    let values = env::values(&new)?;
     let configuration_id = match (&new.configuration, &new.repo) {
         (Some(named), _) => Some(configurations::find(&client, named).await?),
         (None, Some(repo)) => Some(configuration_of(&client, &find_or_add(&client, repo).await?).await?),
         (None, None) => None,
     };
-    // The branch is checked out before the agent gets its prompt.
-    let is_prepared = new.branch.is_some();
+    // The session has its values and its branch before the agent gets its prompt.
+    let is_prepared = new.branch.is_some() || !values.is_empty();
     let initial_prompt = new.prompt.clone().filter(|_| !is_prepared);
     let wanted = request(&new, configuration_id, initial_prompt);
     let made = client.create(&wanted, Some(&key(context))).await?;
     let id = made.session_id;
+    env::submit(&client, id, values).await?;
     if let Some(branch) = &new.branch {
         let _watching = work::wake(&client, id).await?;
         check_out(&client, id, branch).await?;

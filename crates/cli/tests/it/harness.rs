@@ -106,6 +106,13 @@ impl Machine {
         start(command)
     }
 
+    /// Starts the gateway on a free port, and writes its complete log to this file.
+    pub(crate) fn serve_logging_to(&self, file: &Path) -> Server {
+        let mut command = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+        command.env("PROLIFERATE_LOG", "trace").stderr(std::fs::File::create(file).unwrap());
+        start(command)
+    }
+
     /// Starts the gateway with a soft limit of 256 open files.
     pub(crate) fn serve_short_of_descriptors(&self) -> Server {
         let plain = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);

@@ -74,6 +74,7 @@ fn doctor_checks_everything_and_says_how_to_fix_it() {
         "limits",
         "btrfs",
         "opencode",
+        "browser",
         "git",
     ] {
         assert!(names.contains(&name), "{name} is not in {names:?}");

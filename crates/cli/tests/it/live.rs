@@ -109,6 +109,8 @@ impl Real {
         let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).with("PATH", &path);
         // With a budget set, every model that the real agent requests must have a price.
         let machine = machine.with("MODEL_PRICES", "*=3/15").with("SESSION_BUDGET_DOLLARS", "50");
+        // It would slow down every first turn.
+        let machine = machine.with("SANDBOX_BROWSER", "0");
         let machine = settings.iter().fold(machine, |machine, (name, value)| machine.with(name, value));
         let server = machine.serve();
         let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();

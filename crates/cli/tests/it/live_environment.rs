@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::live::{Real, Watching};
+use crate::live_expiry::until;
 
 /// Values that must be found in the files of a running sandbox and nowhere else.
 const CANARIES: [&str; 4] = [
@@ -75,6 +76,8 @@ fn save_snapshot(socket: &mut Watching) -> Value {
 #[test]
 fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
     let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    assert_eq!(real.server.take().unwrap().stop(), 0);
+    real.server = Some(real.machine.serve_logging_to(&real.machine.file("gateway.log")));
     let id = configuration(&real);
     real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
     let _setup = running(&real);
@@ -127,6 +130,8 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
     let services = real.get(&format!("/proliferate/{}/services", real.session));
     let service = &services["services"][0];
     assert_eq!((&service["name"], &service["status"]), (&json!("web"), &json!("running")), "{services}");
+    services_were_started_by_the_system(&real);
+    error_bodies_have_no_value(&real, &id);
 
     coding.prompt("hello");
     coding.until_type("turn_complete");
@@ -142,8 +147,58 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
     assert!(env.contains(CANARIES[0]) && env.ends_with(CANARIES[3]), "after a move: {env}");
     assert!(!env.contains(PLATFORM));
     drop(again);
+    conversation_and_ledger_have_no_value(&real);
     real.delete(&format!("/proliferate/{}", real.session));
     assert_nowhere_else(real);
+}
+
+/// Nobody asked for the services of a restored sandbox, so the ledger names the system. It does not have the commands,
+/// which may contain secrets.
+fn services_were_started_by_the_system(real: &Real) {
+    let path = format!("/v1/audit/events?case_id={}&limit=1000", real.session);
+    let of_system = || -> Vec<Value> {
+        let events = real.get(&path)["events"].as_array().unwrap().clone();
+        events.into_iter().filter(|event| event["role_id"] == "SYSTEM").collect()
+    };
+    until("the outcome to be recorded", || of_system().len() >= 2);
+    let events = of_system();
+    let ends: Vec<_> = events.iter().map(|event| [&event["action_type"], &event["outcome"]]).collect();
+    assert_eq!(ends, [["authz_decision", "allow"], ["tool_call", "success"]], "{events:?}");
+    let told = json!(events).to_string();
+    assert!(told.contains("start_services") && !told.contains("sleep 1000"), "{told}");
+}
+
+/// Every way to submit a value, each time so that it is refused.
+fn error_bodies_have_no_value(real: &Real, configuration: &Value) {
+    let env = format!("/proliferate/{}/env", real.session);
+    for (method, path, body) in [
+        ("POST", env.as_str(), json!({"secrets": CANARIES[2]})),
+        ("POST", &env, json!({"secrets": [{"key": "2 WRONG", "value": CANARIES[2]}], "envVars": []})),
+        ("POST", &env, json!({"secrets": [{"key": "A", "value": "x", "persist": CANARIES[2]}]})),
+        ("POST", &env, json!({"envVars": [{"key": "A", "value": [CANARIES[2]]}]})),
+        ("PUT", "/v1/secrets/SHARED", json!({"value": CANARIES[0], "purpose": "platform"})),
+        ("PUT", "/v1/secrets/2 WRONG", json!({"value": CANARIES[0], "purpose": "env"})),
+        (
+            "PUT",
+            "/v1/secrets/OVERRIDDEN",
+            json!({"value": CANARIES[1], "purpose": "x", "configurationId": configuration}),
+        ),
+        ("PUT", "/v1/secret-files", json!({"path": "../up", "content": CANARIES[3]})),
+        ("PUT", "/v1/secret-files", json!({"path": "app/x", "content": CANARIES[3], "repoId": CANARIES[3]})),
+    ] {
+        let (status, refused) = call(real, method, path, &body);
+        assert!((400..500).contains(&status), "{method} {path} {body}: {status}");
+        assert!(refused["error"].is_string() && !refused.to_string().contains("canary"), "{refused}");
+    }
+}
+
+fn conversation_and_ledger_have_no_value(real: &Real) {
+    let init = real.watch("&passive=1").until_type("init").pop().unwrap();
+    assert!(!init["payload"]["messages"].as_array().unwrap().is_empty(), "{init}");
+    let ledger = real.get("/v1/audit/events?limit=1000");
+    for found in [init.to_string(), ledger.to_string()] {
+        assert!(!found.contains("canary"), "{found}");
+    }
 }
 
 /// The canaries are in no table, log or metric. The database has only encrypted values.
@@ -151,7 +206,10 @@ fn assert_nowhere_else(mut real: Real) {
     let metrics = reqwest::blocking::get(real.server().url("/metrics")).unwrap().text().unwrap();
     let server = real.server.take().unwrap();
     server.stop();
+    let log = std::fs::read_to_string(real.machine.file("gateway.log")).unwrap();
+    assert!(log.contains("\"level\":\"DEBUG\"") && log.contains(&real.session), "the log is not complete");
     for canary in CANARIES.iter().chain(&[PLATFORM]) {
+        assert!(!log.contains(canary), "the log has {canary}");
         assert!(!metrics.contains(canary), "a metric has {canary}");
         for file in ["proliferate.db", "proliferate.db-wal", "checkpoints", "logs"] {
             assert_eq!(found(&real, file, canary), "", "{canary}");
@@ -198,9 +256,12 @@ fn the_command_line_in_a_sandbox_steers_services_and_environment() {
     let scrubbed = run("proliferate env scrub");
     assert_eq!(scrubbed["scrubbed"], json!(["app/.env", "app/key.pem"]));
     assert_eq!(real.shell(&real.session, "ls -A app"), "");
+    real.shell(&real.session, "echo OWN=1 > app/.env");
     let applied = run("proliferate env apply");
     assert_eq!(applied["applied"].as_array().unwrap().len(), 2, "{applied}");
     assert!(!applied.to_string().contains("canary"));
+    let own = real.shell(&real.session, "head -1 app/.env; grep -c canary app/.env");
+    assert_eq!(own, "OWN=1\n2", "what the agent wrote stays");
     let started =
         run("proliferate services start --name db --command 'echo ready; exec sleep 999' --cwd app");
     assert_eq!(started["service"]["name"], "db");
@@ -208,7 +269,9 @@ fn the_command_line_in_a_sandbox_steers_services_and_environment() {
         "until proliferate services logs db | grep -q ready; do sleep 0.1; done; proliferate services logs db",
     );
     assert_eq!(log["log"], "ready\n");
-    assert_eq!(run("proliferate services expose 3000")["exposedPort"], 3000);
+    let exposed = run("proliferate services expose 3000");
+    assert_eq!((&exposed["exposedPort"], &exposed["preview"]), (&json!(3000), &Value::Null), "{exposed}");
+    assert!(real.shell(&real.session, "proliferate services expose --help").contains("there is no preview"));
     assert_eq!(run("proliferate services stop db")["success"], true);
     let list = run("proliferate services list");
     assert_eq!(

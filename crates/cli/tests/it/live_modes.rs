@@ -55,6 +55,10 @@ text = "You said: {prompt}"
 const TOOLS: [&str; 5] =
     ["request_env_variables", "save_env_files", "save_service_commands", "save_snapshot", "verify"];
 
+/// What every agent is told about the command line in its sandbox.
+const COMMANDS: [&str; 4] =
+    ["`proliferate help`", "`proliferate services start", "`proliferate env apply`", "There is no preview"];
+
 /// A gateway whose model records what it is sent.
 struct Recorded {
     real: Real,
@@ -126,8 +130,10 @@ fn each_mode_has_its_instructions_and_its_tools_and_they_work() {
         let (text, _) = turn(&mut socket, "hello");
         assert_eq!(text, "You said: hello", "{mode}");
         let (system, tools) = recorded.told();
-        for part in
-            tells.iter().chain(&["API key, token or password of a connected integration", "Never print"])
+        for part in tells
+            .iter()
+            .chain(&["API key, token or password of a connected integration", "Never print"])
+            .chain(&COMMANDS)
         {
             assert!(system.contains(part), "{mode} is not told: {part}");
         }

@@ -166,3 +166,64 @@ fn a_session_starts_from_a_repository_and_a_branch() {
     assert_eq!(machine.run(&["session", "new", "--repo", "unknown"]).code, 1);
     machine.json(&["session", "rm", &first, &second]);
 }
+
+#[test]
+fn a_session_gets_variables_of_its_caller_and_no_other_session_does() {
+    let machine = machine();
+    let server = machine.serve();
+    let laptop = Laptop::new();
+    laptop.log_in(&machine, &server.url(""));
+    let new = ["session", "new", "--env", "MINE", "--env-file", "-", "--json"];
+    let mut command = laptop.command(&new);
+    command.env("MINE", "canary-of-mine");
+    let made = crate::harness::feed(command, "OTHER='two words'\nMINE=overridden\n");
+    assert_eq!(made.code, 0, "{}", made.err);
+    assert!(!format!("{}{}", made.out, made.err).contains("canary"), "{}", made.out);
+    let made: Value = serde_json::from_str(&made.out).unwrap();
+    let id = made["id"].as_str().unwrap();
+    let show = ["session", "exec", id, "--", "cat", "/tmp/.proliferate_env.json"];
+    assert_eq!(laptop.run(&show).out, r#"{"MINE":"canary-of-mine","OTHER":"two words"}"#);
+    let other = laptop.json(&["session", "new"])["id"].as_str().unwrap().to_owned();
+    let none = laptop.run(&["session", "exec", &other, "--", "ls", "/tmp/.proliferate_env.json"]);
+    assert_ne!(none.code, 0, "{}", none.out);
+
+    for (wrong, reason) in [
+        (&["--env", "MINE=value"][..], "only the name"),
+        (&["--env", "ABSENT"], "no such variable"),
+        (&["--env-file", "absent.env"], "cannot read absent.env"),
+    ] {
+        let refused = laptop.run(&[&["session", "new"], wrong].concat());
+        assert!(refused.code == 2 && refused.err.contains(reason), "{wrong:?}: {}", refused.err);
+    }
+    let broken = laptop.feed(&["session", "new", "--env-file", "-"], "no pair hunter2\n");
+    assert!(broken.code == 2 && !broken.err.contains("hunter2"), "{}", broken.err);
+    assert_eq!(
+        laptop.json(&["session", "ls"]).as_array().unwrap().len(),
+        2,
+        "nothing is made before the check"
+    );
+
+    let start = [
+        "session",
+        "exec",
+        id,
+        "--",
+        "proliferate",
+        "services",
+        "start",
+        "--name",
+        "web",
+        "--command",
+        "sleep 999",
+    ];
+    assert_eq!(laptop.run(&start).code, 0);
+    let services = laptop.json(&["session", "services", id]);
+    assert_eq!(
+        (&services["services"][0]["name"], &services["services"][0]["status"]),
+        (&"web".into(), &"running".into())
+    );
+    let table = laptop.run(&["session", "services", id]).out;
+    assert!(table.contains("STATUS") && table.contains("sleep 999"), "{table}");
+    assert_eq!(laptop.run(&["session", "logs", id, "web"]).code, 0);
+    laptop.json(&["session", "rm", id, &other]);
+}

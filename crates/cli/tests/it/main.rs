@@ -18,6 +18,8 @@ mod lifecycle;
 mod live;
 mod live_automations;
 mod live_broken;
+mod live_browser;
+mod live_callbacks;
 mod live_crash;
 mod live_disk;
 mod live_environment;

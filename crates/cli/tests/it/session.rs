@@ -29,7 +29,8 @@ text = "A plain answer."
 /// A machine with the agent that `make test` installs on its `PATH`.
 pub(crate) fn machine() -> Machine {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
-    Machine::new().with("PATH", &format!("{}:{}", tools.display(), path()))
+    let machine = Machine::new().with("PATH", &format!("{}:{}", tools.display(), path()));
+    machine.with("SANDBOX_BROWSER", "0")
 }
 
 /// A gateway whose model follows the script of these tests.

@@ -17,6 +17,8 @@ pub struct Sandboxes {
     pub engine: Engine,
     pub limits: Limits,
     pub rootfs: Option<PathBuf>,
+    /// Whether agents get a browser where there is one.
+    pub browser: bool,
     pub uids: RangeInclusive<u32>,
     /// The number of sandboxes booted in advance. The program that starts the gateway chooses a default.
     pub pool_size: Option<usize>,
@@ -57,9 +59,11 @@ impl Sandboxes {
             files: r.required("SANDBOX_OPEN_FILES", number)?,
         };
         let rootfs = r.optional("SANDBOX_ROOTFS", values::path);
+        let browser = r.required("SANDBOX_BROWSER", values::switch)?;
         let pool_size = r.optional("WARM_POOL_SIZE", values::pool_size);
         let lifetime = r.optional("SANDBOX_LIFETIME_SECONDS", lifetime);
-        Some(Self { engine, limits, rootfs, uids: r.required("SANDBOX_UIDS", uids)?, pool_size, lifetime })
+        let uids = r.required("SANDBOX_UIDS", uids)?;
+        Some(Self { engine, limits, rootfs, browser, uids, pool_size, lifetime })
     }
 }
 

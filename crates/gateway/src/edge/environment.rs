@@ -142,7 +142,7 @@ pub(super) async fn apply(app: AppState, access: SessionAccess) -> Result<Json<E
     Ok(Json(EnvChangeReply { applied, missing, ..EnvChangeReply::default() }))
 }
 
-/// Removes all files with secrets from the session's running sandbox. In a sandbox: `proliferate env scrub`.
+/// Removes all secrets from the files of the session's running sandbox. In a sandbox: `proliferate env scrub`.
 #[utoipa::path(post, path = "/proliferate/{id}/env/scrub", tag = "environment", params(("id" = SessionId, Path)),
     responses((status = 200, body = EnvChangeReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn scrub(app: AppState, access: SessionAccess) -> Result<Json<EnvChangeReply>, ApiError> {

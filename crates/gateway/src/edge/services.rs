@@ -115,7 +115,8 @@ pub(super) async fn test(
     TestServicesReply::deserialize(Value::Object(data)).map(Json).map_err(|_| unexpected())
 }
 
-/// Names the port of the app that people are shown.
+/// Stores which port the session's app listens on, for people to see in the list of services. There is no preview: the
+/// port cannot be opened from outside of the sandbox.
 #[utoipa::path(post, path = "/proliferate/{id}/expose", tag = "services", params(("id" = SessionId, Path)),
     request_body = ExposePort,
     responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]

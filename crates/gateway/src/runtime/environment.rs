@@ -147,12 +147,7 @@ impl Environment {
         let missing = self.missing();
         if missing.is_empty() {
             for file in &self.files {
-                let values = self.values(file);
-                // A file without any value would only replace one that the agent wrote.
-                if values.is_empty() {
-                    continue;
-                }
-                let done = inside.env_apply(vec![file.clone()], values).await?;
+                let done = inside.env_apply(vec![file.clone()], self.values(file)).await?;
                 written.extend(done.applied.into_iter().map(|file| (file.path, file.key_count)));
             }
         }
@@ -211,8 +206,8 @@ impl Environment {
         Ok(())
     }
 
-    /// Removes all files with secrets from a sandbox, for example before the agent copies its workspace elsewhere.
-    /// Returns their paths.
+    /// Removes all secrets from the files of a sandbox, for example before the agent copies its workspace elsewhere.
+    /// Returns the paths of the files.
     pub(crate) async fn scrub(&self, inside: &Sandboxd) -> Result<Vec<String>, EnvironmentError> {
         let mut scrubbed = inside.env_scrub(self.files.clone()).await?.scrubbed;
         for file in &self.secret_files {

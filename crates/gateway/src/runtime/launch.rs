@@ -2,7 +2,6 @@
 //! is reported to the session and timed.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use tokio::sync::mpsc;
 
 use super::Runtime;
 use super::agent::Agent;
+use super::agent_programs::AgentPrograms;
 use super::auto_start;
 use super::environment::Environment;
 use super::network::Network;
@@ -128,7 +128,7 @@ impl Launch {
     }
 
     async fn local(&self) -> Result<Agent, LaunchError> {
-        let program = self.runtime.agent_program()?;
+        let programs = self.runtime.agent_programs()?;
         let id = sandbox_of(&self.record)?;
         let found = self.runtime.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
         // A sandbox with files continues with them. An interrupted start has made none.
@@ -146,10 +146,10 @@ impl Launch {
         let runs =
             found.is_some_and(|found| matches!(found.state, SandboxState::Running | SandboxState::Paused));
         self.stage("Starting the sandbox").await;
-        let (room, token) = self.room(&id, &program, snapshot, runs).await?;
+        let (room, token) = self.room(&id, &programs, snapshot, runs).await?;
         let client = self.runtime.agent_client(&id, room.agent_port, &Endpoint::local())?;
         if !room.recovered || client.check_health().await.is_err() {
-            self.prepare(&room, token, &program, elses).await?;
+            self.prepare(&room, token, &programs, elses).await?;
             self.start_services(&room, has_dependencies);
         }
         self.stage("Waiting for the agent").await;
@@ -207,7 +207,7 @@ impl Launch {
     async fn room(
         &self,
         id: &SandboxId,
-        program: &Path,
+        programs: &AgentPrograms,
         snapshot: Option<SnapshotId>,
         runs: bool,
     ) -> Result<(Room, Option<SecretString>), LaunchError> {
@@ -231,7 +231,7 @@ impl Launch {
             snapshot,
             proxy: runtime.networks.proxy(self.network(id)).await?,
             gateway: Some(runtime.router()?),
-            agent: Some(program.to_owned()),
+            programs: programs.mounts(),
         };
         Ok((runtime.sandboxes.start(wanted).await?, token))
     }
@@ -265,7 +265,7 @@ impl Launch {
         &self,
         room: &Room,
         token: Option<SecretString>,
-        program: &Path,
+        programs: &AgentPrograms,
         elses: bool,
     ) -> Result<(), LaunchError> {
         let token = match token {
@@ -275,7 +275,7 @@ impl Launch {
         let occupant = self.occupant(room, token, elses).await?;
         self.apply_environment(room).await;
         self.stage("Starting the agent").await;
-        let places = Places::of(&self.runtime.sandboxes, room, program);
+        let places = Places::of(&self.runtime.sandboxes, room, programs);
         places.write(&room.inside, &occupant).await?;
         places.start(&room.inside, &occupant).await
     }

@@ -196,7 +196,7 @@ async fn boot(
     runtime: &Runtime,
     id: SandboxId,
 ) -> Result<(Room, Arc<dyn AgentClient>, Credential, Places), LaunchError> {
-    let program = runtime.agent_program()?;
+    let programs = runtime.agent_programs()?;
     let token = Credential::new(CredentialKind::Sandbox, &runtime.rng);
     let secret = token.text.expose_secret().to_owned();
     let wanted = Wanted {
@@ -205,10 +205,10 @@ async fn boot(
         snapshot: None,
         proxy: proxy_of(Rules::new(Mode::Offline), Counted, &runtime.clock),
         gateway: Some(runtime.router()?),
-        agent: Some(program.clone()),
+        programs: programs.mounts(),
     };
     let room = runtime.sandboxes.start(wanted).await?;
-    let places = Places::of(&runtime.sandboxes, &room, &program);
+    let places = Places::of(&runtime.sandboxes, &room, &programs);
     let (model, chat_models) = runtime.agent_models(None).await;
     let occupant = Occupant {
         token: token.text.clone(),

@@ -1,15 +1,16 @@
 //! Prepares a sandbox for its agent: writes the agent's files and starts its process.
 
-use std::path::Path;
 use std::time::Duration;
 
+use opencode::files::browser::Browser;
 use opencode::files::{ChatModel, Launch as AgentLaunch, Setup, TOOLS, Tool};
 use sandboxd::protocol::{Code, ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::agent_programs::AgentPrograms;
 use super::launch::LaunchError;
-use super::room::{AGENT, Room};
+use super::room::Room;
 use super::sandboxes::Sandboxes;
 
 /// The folder of the agent's files in the home directory, outside of every repository.
@@ -38,17 +39,19 @@ pub(super) struct Places {
     workspace: String,
     model_url: String,
     program: String,
+    browser: Option<Browser>,
     port: u16,
 }
 
 impl Places {
-    pub(super) fn of(sandboxes: &Sandboxes, room: &Room, program: &Path) -> Self {
+    pub(super) fn of(sandboxes: &Sandboxes, room: &Room, programs: &AgentPrograms) -> Self {
         let home = sandboxes.home(&room.id).to_string_lossy().into_owned();
         Self {
             folder: format!("{home}/{FOLDER}"),
             workspace: format!("{home}/workspace"),
             model_url: format!("{}/llm", room.gateway_url),
-            program: sandboxes.place_of(AGENT, program),
+            program: programs.agent(sandboxes),
+            browser: programs.browser(sandboxes),
             port: room.agent_port,
             home,
         }
@@ -88,6 +91,7 @@ impl Places {
             chat_models: &occupant.chat_models,
             instructions: &occupant.instructions,
             tools: &occupant.tools,
+            browser: self.browser.as_ref(),
             port: self.port,
         }
     }

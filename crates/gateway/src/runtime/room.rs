@@ -38,9 +38,8 @@ const READY: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_micros(300);
 const SOON_TRIES: u32 = 50;
 const LATER: Duration = Duration::from_millis(50);
-/// The names of our own program and the agent's in `/opt`.
+/// The name of our own program in `/opt`.
 const OURSELVES: &str = "proliferate";
-pub(crate) const AGENT: &str = "agent";
 /// The folder of our own files in the home directory. Snapshots never contain it.
 pub(crate) const OURS: &str = ".proliferate";
 /// Our git settings, in the home directory.
@@ -61,8 +60,8 @@ pub struct Wanted {
     pub proxy: Proxy,
     /// The router behind `PROLIFERATE_GATEWAY_URL` inside.
     pub gateway: Option<Router>,
-    /// A program of the host that is mounted as `/opt/agent` inside.
-    pub agent: Option<PathBuf>,
+    /// Programs and folders of the host that are mounted in `/opt` inside, under these names.
+    pub programs: BTreeMap<&'static str, PathBuf>,
 }
 
 /// A running sandbox. Dropping the handle does not stop the sandbox, but cuts it off from the network.
@@ -227,7 +226,8 @@ impl Sandboxes {
             Spec::new(wanted.id.clone(), vec![program.clone(), sandboxd::server::SUBCOMMAND.to_owned()]);
         if self.has_own_network() {
             spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
-            spec.programs.extend(wanted.agent.clone().map(|agent| (AGENT.to_owned(), agent)));
+            spec.programs
+                .extend(wanted.programs.iter().map(|(name, path)| ((*name).to_owned(), path.clone())));
         }
         let mut env = proxy_variables(ports.proxy);
         // Our own program is the command line of agents.

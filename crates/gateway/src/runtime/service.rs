@@ -14,6 +14,7 @@ use store::{SessionRecord, Store};
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Dialer;
+use super::agent_programs::{AgentPrograms, BrowserPrograms};
 use super::launch::LaunchError;
 use super::network::Networks;
 use super::pool::Pool;
@@ -44,7 +45,7 @@ pub struct Runtime {
 pub struct RuntimeSettings {
     pub agent_type: Arc<dyn AgentType>,
     pub sandboxes: config::Sandboxes,
-    /// The directories in which the agent's program is searched.
+    /// The directories in which the agent's programs are searched.
     pub search_path: Vec<PathBuf>,
 }
 
@@ -84,10 +85,12 @@ impl Runtime {
         (model.opencode_id(), self.llm.chat_models(&model).await)
     }
 
-    /// The path of the agent's program on this machine.
-    pub(super) fn agent_program(&self) -> Result<PathBuf, LaunchError> {
-        let found = config::find_program(&self.settings.search_path, "opencode");
-        let found = found.and_then(|path| path.canonicalize().ok());
-        found.ok_or(LaunchError::NoAgent(opencode::files::VERSION))
+    /// The programs of this machine for an agent's sandbox.
+    pub(super) fn agent_programs(&self) -> Result<AgentPrograms, LaunchError> {
+        let RuntimeSettings { sandboxes, search_path, .. } = &self.settings;
+        let opencode = config::find_program(search_path, "opencode");
+        let opencode = opencode.and_then(|path| path.canonicalize().ok());
+        let opencode = opencode.ok_or(LaunchError::NoAgent(opencode::files::VERSION))?;
+        Ok(AgentPrograms { opencode, browser: BrowserPrograms::find(sandboxes, search_path).ok() })
     }
 }

@@ -55,7 +55,8 @@ pub(crate) async fn keep_files(
     let without = left_out(runtime, record).await?;
     let id = runtime.sandboxes.provider.snapshot(sandbox, &without).await?;
     let sandbox_provider = runtime.sandboxes.engine().to_owned();
-    let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, at: runtime.clock.now() };
+    let (run_id, at) = (permit.run_id().to_owned(), runtime.clock.now());
+    let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, run_id, at };
     let unnamed = match runtime.store.record_snapshot(owner, new).await {
         Ok(unnamed) => unnamed,
         Err(error) => {

@@ -25,7 +25,7 @@ static MODES: [ModeContents; 4] = [
     ModeContents {
         mode: AgentMode::Setup,
         base: &[Part::Proliferate, Part::Setup],
-        rules: &[Part::SetupRules, Part::SafetyRules],
+        rules: &[Part::CommandLine, Part::SetupRules, Part::SafetyRules],
         tools: &[
             &save_service_commands::TOOL,
             &save_env_files::TOOL,
@@ -37,14 +37,14 @@ static MODES: [ModeContents; 4] = [
     ModeContents {
         mode: AgentMode::Coding,
         base: &[Part::Proliferate, Part::Coding],
-        rules: &[Part::SafetyRules],
+        rules: &[Part::CommandLine, Part::SafetyRules],
         tools: &[&request_env_variables::TOOL, &verify::TOOL, &save_snapshot::TOOL],
     },
     // Coding and more.
     ModeContents {
         mode: AgentMode::Automation,
         base: &[Part::Proliferate, Part::Coding, Part::Automation],
-        rules: &[Part::AutomationRules, Part::SafetyRules],
+        rules: &[Part::CommandLine, Part::AutomationRules, Part::SafetyRules],
         tools: &[
             &request_env_variables::TOOL,
             &verify::TOOL,
@@ -55,7 +55,7 @@ static MODES: [ModeContents; 4] = [
     ModeContents {
         mode: AgentMode::Scratch,
         base: &[Part::Proliferate, Part::Scratch],
-        rules: &[Part::SafetyRules],
+        rules: &[Part::CommandLine, Part::SafetyRules],
         tools: &[&request_env_variables::TOOL, &verify::TOOL, &save_snapshot::TOOL],
     },
 ];

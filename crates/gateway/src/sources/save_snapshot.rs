@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Outside, Permit};
+use proto::socket::SnapshotTarget;
 use proto::{AgentMode, JsonObject};
 use serde_json::{Value, json};
 use store::Store;
@@ -57,9 +58,9 @@ fn schema() -> Value {
 }
 
 impl Outside for SaveSnapshot {
-    /// Not safe to replay: a second run would make a second snapshot, and nothing would refer to the first.
+    /// Safe to replay: a call that has made its snapshot makes no second one.
     fn replay_safe(&self) -> bool {
-        false
+        true
     }
 
     fn execute<'a>(
@@ -69,16 +70,24 @@ impl Outside for SaveSnapshot {
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         async move {
             let session = session_with(&self.store, call, &TOOL).await?;
+            let made = self.store.snapshot_of_run(permit.org(), permit.run_id()).await;
+            if let Some(made) = made.map_err(|error| store_failure(&error))? {
+                return Ok(output(&made.id, made.target));
+            }
             let saved =
                 self.sandboxes.save_snapshot(permit, session.id).await.map_err(|error| failed(&error))?;
-            let target = saved.target.as_str();
-            let mut data = JsonObject::new();
-            data.insert("snapshotId".to_owned(), json!(saved.id.to_string()));
-            data.insert("target".to_owned(), json!(target));
-            Ok(Output { text: format!("Snapshot saved to {target}: {}", saved.id), data: Some(data) })
+            Ok(output(saved.id.as_str(), saved.target))
         }
         .boxed()
     }
+}
+
+fn output(id: &str, target: SnapshotTarget) -> Output {
+    let target = target.as_str();
+    let mut data = JsonObject::new();
+    data.insert("snapshotId".to_owned(), json!(id));
+    data.insert("target".to_owned(), json!(target));
+    Output { text: format!("Snapshot saved to {target}: {id}"), data: Some(data) }
 }
 
 fn failed(error: &SnapshotError) -> Failure {

@@ -30,7 +30,7 @@ async fn a_sandbox_that_never_becomes_ready_is_told_and_ended() {
         snapshot: None,
         proxy: proxy_of(Rules::new(Mode::Offline), Counted, &Clock::system()),
         gateway: None,
-        agent: None,
+        programs: BTreeMap::new(),
     };
     let error = sandboxes.start(wanted).await.err().unwrap();
     assert!(matches!(error, SandboxError::Timeout("its supervisor")), "{error}");

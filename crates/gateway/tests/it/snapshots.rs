@@ -20,7 +20,8 @@ async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
     live.app.store.create_session(new).await.unwrap();
     let owner = live.app.store.own_session(session, "test").await.unwrap().owner;
     let sandbox_provider = live.app.runtime.sandboxes.engine().to_owned();
-    let new = NewSnapshot { id: id.to_owned(), target: SnapshotTarget::Session, sandbox_provider, at: now };
+    let (id, run_id) = (id.to_owned(), format!("run of {id}"));
+    let new = NewSnapshot { id, target: SnapshotTarget::Session, sandbox_provider, run_id, at: now };
     live.app.store.record_snapshot(&owner, new).await.unwrap();
 }
 

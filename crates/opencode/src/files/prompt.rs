@@ -9,6 +9,10 @@ pub enum Part {
     Coding,
     Scratch,
     Automation,
+    /// The command `proliferate` inside.
+    CommandLine,
+    /// The browser, in sandboxes that have one.
+    Browser,
     /// Source code stays as it is, and a person finishes the setup.
     SetupRules,
     /// The outcome must be reported.
@@ -25,6 +29,8 @@ impl Part {
             Self::Coding => include_str!("prompt/coding.md"),
             Self::Scratch => include_str!("prompt/scratch.md"),
             Self::Automation => include_str!("prompt/automation.md"),
+            Self::CommandLine => include_str!("prompt/command_line.md"),
+            Self::Browser => include_str!("prompt/browser.md"),
             Self::SetupRules => include_str!("prompt/setup_rules.md"),
             Self::AutomationRules => include_str!("prompt/automation_rules.md"),
             Self::SafetyRules => include_str!("prompt/safety_rules.md"),

@@ -1,5 +1,6 @@
 //! The files and launch parameters of the agent, checked without starting it; `tests/real` starts it.
 
+use opencode::files::browser::Browser;
 use opencode::files::{Setup, Tool, VERSION};
 use serde_json::Value;
 
@@ -14,6 +15,7 @@ const SETUP: Setup<'_> = Setup {
     chat_models: &[],
     instructions: "Do it well.",
     tools: &[Tool { name: "one", source: std::borrow::Cow::Borrowed("export default {}") }],
+    browser: None,
     port: 4096,
 };
 
@@ -89,6 +91,34 @@ fn the_launch_names_the_port_and_the_model() {
     assert_eq!(config["provider"]["anthropic"]["options"]["baseURL"], "http://gateway:1/llm/v1");
     assert_eq!(config["model"], SETUP.model);
     assert!(VERSION.split('.').count() == 3 && !VERSION.contains('\n'), "{VERSION:?}");
+}
+
+#[test]
+fn only_a_sandbox_with_a_browser_has_its_server_configured() {
+    let mcp = |browser| {
+        let launch = Setup { browser, ..SETUP }.launch();
+        let config = launch.environment.iter().find(|(name, _)| *name == "OPENCODE_CONFIG_CONTENT").unwrap();
+        serde_json::from_str::<Value>(&config.1).unwrap()["mcp"].clone()
+    };
+    assert_eq!(mcp(None), Value::Null);
+    let [server, packages, program] =
+        ["/opt/playwright-mcp/cli.js", "/opt", "/usr/bin/chromium"].map(str::to_owned);
+    let found = mcp(Some(&Browser { server, packages, program }));
+    let command = found["playwright"]["command"].to_string();
+    for word in ["/opt/playwright-mcp/cli.js", "\"--executable-path\",\"/usr/bin/chromium\"", "--no-sandbox"]
+    {
+        assert!(command.contains(word), "{command}");
+    }
+    assert_eq!(found["playwright"]["environment"]["NODE_PATH"], "/opt");
+}
+
+#[test]
+fn the_instructions_name_a_browser_only_where_there_is_one() {
+    assert!(!contents("instructions.md").contains("playwright"));
+    let browser = Browser { server: String::new(), packages: String::new(), program: String::new() };
+    let setup = Setup { browser: Some(&browser), ..SETUP };
+    let entry = setup.entries().into_iter().find(|entry| entry.path.ends_with("instructions.md")).unwrap();
+    assert!(entry.contents.starts_with(SETUP.instructions) && entry.contents.contains("playwright_browser_"));
 }
 
 #[test]

@@ -155,6 +155,7 @@ impl Process {
             chat_models: &[],
             instructions: Part::Coding.text(),
             tools: &[PROBE],
+            browser: None,
             port: 0,
         };
         for entry in setup.entries() {

@@ -229,7 +229,7 @@ string_enums! {
 #[serde(rename_all = "camelCase")]
 pub struct ServiceList {
     pub services: Vec<ServiceEntry>,
-    /// The port of the app that people are shown.
+    /// The port that the app listens on, if the agent named one. It cannot be opened from outside of the sandbox.
     pub exposed_port: Option<u16>,
 }
 

@@ -14,7 +14,7 @@ const PROGRAMS: &str = "/opt";
 /// Folders of `/usr` that programs expect at the root.
 const USR_FOLDERS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// What programs need of the host's `/etc`; nothing here reveals the host's users or services.
-const ETC: [&str; 9] = [
+const ETC: [&str; 11] = [
     "ssl",
     "ca-certificates",
     "alternatives",
@@ -24,6 +24,9 @@ const ETC: [&str; 9] = [
     "mime.types",
     "localtime",
     "pki",
+    // Without these, Chromium finds no fonts, and Debian's script that starts it fails.
+    "fonts",
+    "chromium.d",
 ];
 /// Generated files in `/etc`.
 pub(crate) const GENERATED: [(&str, &str); 5] = [

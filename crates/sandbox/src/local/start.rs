@@ -70,8 +70,8 @@ impl Inner {
         if !self.config.bwrap.is_file() {
             return Err(SandboxError::BubblewrapMissing);
         }
-        if spec.programs.values().any(|path| !path.is_file()) {
-            return Err(SandboxError::BadSpec("a program for the sandbox is not a file"));
+        if spec.programs.values().any(|path| !path.is_file() && !path.is_dir()) {
+            return Err(SandboxError::BadSpec("a program for the sandbox does not exist"));
         }
         if spec.rootfs.as_ref().is_some_and(|path| !path.join("usr").is_dir()) {
             return Err(SandboxError::BadSpec("the root filesystem has no folder `usr`"));

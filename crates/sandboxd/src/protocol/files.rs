@@ -109,7 +109,7 @@ pub enum EnvFormat {
     Dotenv,
 }
 
-/// Only secret files are scrubbed.
+/// Only the variables of secret files are scrubbed.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnvMode {

@@ -66,7 +66,7 @@ async fn perform(server: &Server, request: Request, mut stream: Stream) {
         Request::EnvScrub(_) => {
             let store = server.env_store.clone();
             let done = match env_body(&mut stream.receiver).await {
-                Ok(body) => blocking(move || envfiles::scrub(&roots, &body, &store)).await,
+                Ok(body) => blocking(move || envfiles::scrub(&roots, &body, &store, number)).await,
                 Err(refusal) => Err(refusal),
             };
             answer(stream, done).await;

@@ -1,12 +1,14 @@
-//! The environment files of a project: written with their values, and scrubbed before a snapshot of the files is
-//! taken.
+//! The environment files of a project: their values are written into them, and removed on request.
 //!
 //! The values arrive with each request and are stored nowhere else, so scrubbing loses nothing that a later apply
-//! needs. All paths and required values are checked before anything is written.
+//! needs. All paths and required values are checked before anything is written. Other variables in a file are the
+//! agent's own and stay.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use proto::dotenv::quote;
+use parking_lot::Mutex;
+use proto::dotenv::merge;
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
@@ -19,6 +21,11 @@ use crate::protocol::{
 const MAX_FILES: usize = 100;
 const MAX_KEYS: usize = 1_000;
 const MAX_EXCLUDE: u64 = 1024 * 1024;
+const MAX_TEXT: u64 = 1024 * 1024;
+/// The file with [`Written`], in the home directory.
+const RECORD: &str = ".proliferate/env-files.json";
+/// Every request reads and rewrites the same record.
+static RECORD_LOCK: Mutex<()> = Mutex::new(());
 
 /// An environment file whose paths were validated.
 struct Target<'a> {
@@ -40,6 +47,10 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
+/// The names of the variables that were written, by the path of their file. It is in our own folder, which is in no
+/// snapshot. Thus a value that nobody has any more is removed, and a value that the agent wrote itself is not.
+type Written = BTreeMap<String, BTreeSet<String>>;
+
 pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApplyResult, Refusal> {
     let targets = check(&body.spec)?;
     let missing = missing(body);
@@ -50,30 +61,85 @@ pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApp
     if body.values.values().any(|value| value.contains('\0')) {
         return Err(Refusal::new(Code::BadRequest, "a value contains a NUL"));
     }
+    let _one_at_a_time = RECORD_LOCK.lock();
+    let mut written = written(roots);
     let mut applied = Vec::new();
     for target in &targets {
-        let lines: Vec<String> = target.spec.keys.iter().filter_map(|key| line(body, &key.key)).collect();
-        // Without variables, the file is a single newline.
-        let content = lines.join("\n") + "\n";
+        let keys: Vec<&str> = target.spec.keys.iter().map(|key| key.key.as_str()).collect();
+        let values: Vec<(&str, &str)> =
+            keys.iter().filter_map(|key| Some((*key, body.values.get(*key)?.as_str()))).collect();
         let place = target.place();
+        let names: BTreeSet<String> = values.iter().map(|(key, _)| (*key).to_owned()).collect();
+        let before = written.insert(place.path.clone(), names.clone()).unwrap_or_default();
+        let gone: Vec<&str> = before.difference(&names).map(String::as_str).collect();
+        let old = read_text(roots, &place)?;
+        // A file without any value would be of no use to anybody.
+        if old.is_none() && values.is_empty() && !keys.is_empty() {
+            continue;
+        }
+        let content = merge(old.as_deref().unwrap_or_default(), &values, &gone);
         write_small(roots, &place, Some(0o600), content.as_bytes(), number)?;
         exclude(roots, target, number)?;
-        applied.push(WrittenEnvFile { path: place.path, key_count: lines.len() });
+        applied.push(WrittenEnvFile { path: place.path, key_count: values.len() });
+        record(roots, &written, number)?;
     }
     Ok(EnvApplyResult { applied })
 }
-
-pub(super) fn scrub(roots: &Roots, body: &EnvBody, store: &Path) -> Result<EnvScrubResult, Refusal> {
+/// Removes the variables of secret files, and the files that have no others.
+pub(super) fn scrub(
+    roots: &Roots,
+    body: &EnvBody,
+    store: &Path,
+    number: u64,
+) -> Result<EnvScrubResult, Refusal> {
+    let _one_at_a_time = RECORD_LOCK.lock();
+    let written = written(roots);
     let mut scrubbed = Vec::new();
-    for target in check(&body.spec)? {
+    for target in check(&body.spec)?.iter().filter(|target| target.spec.mode == EnvMode::Secret) {
         let place = target.place();
-        if target.spec.mode == EnvMode::Secret && unlink(roots, &place)? {
+        let keys = target.spec.keys.iter().map(|key| &key.key);
+        let ours: Vec<&str> =
+            keys.chain(written.get(&place.path).into_iter().flatten()).map(String::as_str).collect();
+        // What cannot be read cannot be separated either.
+        let old = read_text(roots, &place).ok().flatten().unwrap_or_default();
+        let left = merge(&old, &[], &ours);
+        let changed = if left.trim().is_empty() {
+            unlink(roots, &place)?
+        } else if left == merge(&old, &[], &[]) {
+            false
+        } else {
+            write_small(roots, &place, Some(0o600), left.as_bytes(), number)?;
+            true
+        };
+        if changed {
             scrubbed.push(place.path);
         }
     }
     // This removes a symlink at the path, not its target.
     let _ = std::fs::remove_file(store);
     Ok(EnvScrubResult { scrubbed })
+}
+
+/// Reads an environment file. `None` if there is none.
+fn read_text(roots: &Roots, place: &Place) -> Result<Option<String>, Refusal> {
+    let content = match read_small(roots, place, MAX_TEXT) {
+        Err(Refusal { code: Code::NotFound, .. }) => return Ok(None),
+        other => other?,
+    };
+    let not_text = |_| Refusal::new(Code::BadRequest, format!("{} is not a text in UTF-8", place.path));
+    String::from_utf8(content).map(Some).map_err(not_text)
+}
+
+/// An unreadable record counts as empty: it only means that values stay which nobody has any more.
+fn written(roots: &Roots) -> Written {
+    let content = read_small(roots, &Place::home(RECORD), MAX_TEXT);
+    content.ok().and_then(|content| serde_json::from_slice(&content).ok()).unwrap_or_default()
+}
+
+fn record(roots: &Roots, written: &Written, number: u64) -> Result<(), Refusal> {
+    let content =
+        serde_json::to_vec(written).map_err(|_| Refusal::new(Code::Io, "cannot record the variables"))?;
+    write_small(roots, &Place::home(RECORD), Some(0o600), &content, number)
 }
 
 fn unlink(roots: &Roots, place: &Place) -> Result<bool, Refusal> {
@@ -124,10 +190,6 @@ fn missing(body: &EnvBody) -> Vec<String> {
         }
     }
     missing
-}
-
-fn line(body: &EnvBody, key: &str) -> Option<String> {
-    body.values.get(key).map(|value| format!("{key}={}", quote(value)))
 }
 
 /// Keeps the file out of commits. If the project is not a Git repository, nothing needs to be done.

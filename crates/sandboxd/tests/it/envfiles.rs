@@ -47,6 +47,30 @@ async fn files_are_applied_scrubbed_and_reapplied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn variables_of_the_agent_stay_and_values_that_nobody_has_any_more_go() {
+    let sandbox = start().await;
+    let client = &sandbox.client;
+    let file = sandbox.workspace().join(".env.local");
+    let read = || std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, "# the agent's\nOWN=1\nB_KEY=by the agent\nA_KEY=old\n").unwrap();
+    client.env_apply(spec(TWO), values(&[("A_KEY", "new"), ("C_KEY", "c")])).await.unwrap();
+    assert_eq!(read(), "# the agent's\nOWN=1\nB_KEY=by the agent\nA_KEY=new\nC_KEY=c\n");
+    client.env_apply(spec(TWO), values(&[("A_KEY", "newest")])).await.unwrap();
+    assert_eq!(read(), "# the agent's\nOWN=1\nB_KEY=by the agent\nA_KEY=newest\n", "only C_KEY was ours");
+    assert_eq!(client.env_scrub(spec(TWO)).await.unwrap().scrubbed, [".env.local"]);
+    assert_eq!(read(), "# the agent's\nOWN=1\n", "the specification says that the others are secret");
+    assert_eq!(client.env_scrub(spec(TWO)).await.unwrap().scrubbed, [""; 0]);
+    let optional = spec(r#"[{"path":"other.env","keys":[{"key":"C_KEY"}]}]"#);
+    assert!(client.env_apply(optional, values(&[])).await.unwrap().applied.is_empty());
+    assert!(!sandbox.workspace().join("other.env").exists(), "no file without a value");
+    std::fs::write(&file, b"OWN=\xff").unwrap();
+    assert_eq!(code(client.env_apply(spec(TWO), values(&[("A_KEY", "x")])).await), Code::BadRequest);
+    assert_eq!(std::fs::read(&file).unwrap(), b"OWN=\xff");
+    assert_eq!(client.env_scrub(spec(TWO)).await.unwrap().scrubbed, [".env.local"]);
+    assert!(!file.exists(), "what cannot be read is removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_missing_variables_are_named_before_any_write() {
     let sandbox = start().await;
     let many = spec(

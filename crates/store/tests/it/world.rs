@@ -70,7 +70,8 @@ pub(crate) fn ending(at: DateTime<Utc>) -> Ending {
 
 /// A new snapshot.
 pub(crate) fn snapshot(id: &str, target: SnapshotTarget) -> NewSnapshot {
-    NewSnapshot { id: id.to_owned(), target, sandbox_provider: "local".to_owned(), at: at(8) }
+    let (run_id, sandbox_provider) = (format!("run of {id}"), "local".to_owned());
+    NewSnapshot { id: id.to_owned(), target, sandbox_provider, run_id, at: at(8) }
 }
 
 /// A repository `number` of the organization `org`.

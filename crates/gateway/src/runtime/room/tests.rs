@@ -172,7 +172,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
             snapshot: None,
             proxy: proxy_of(Rules::new(Mode::Offline), Counted, &Clock::system()),
             gateway: None,
-            agent: None,
+            programs: BTreeMap::new(),
         };
         let started = Sandboxes::of(fake.clone(), folder.path()).start(wanted).await.map(drop);
         assert!(matches!(started, Err(SandboxError::BrokerDied)), "{started:?}");
