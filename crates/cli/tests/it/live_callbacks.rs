@@ -64,19 +64,28 @@ fn snapshot_of(frames: &[Value]) -> String {
     saved.unwrap_or_else(|| panic!("{text} {frames:?}")).to_owned()
 }
 
+/// Makes the agent call the proxy. It loads its tools only once, so it is started again while no gateway is there that
+/// would write its files anew.
+fn divert(real: &mut Real, sandbox: &str) {
+    assert_eq!(real.server.take().unwrap().stop(), 0);
+    let change = "cd ~/.proliferate/agent/tool; pkill -9 -f '^/opt/agent'; \
+        sed -i 's|process.env.PROLIFERATE_GATEWAY_URL|\"http://127.0.0.1:4099\"|' save_snapshot.js; \
+        until node -e \"fetch('http://127.0.0.1:4096/global/health').catch(() => process.exit(1))\"; do sleep 0.1; done; \
+        grep -c 4099 save_snapshot.js";
+    assert_eq!(real.shell(sandbox, change), "1");
+    real.server = Some(real.machine.serve());
+}
+
 #[test]
 fn a_snapshot_is_made_once_wherever_the_connection_of_the_agent_breaks() {
-    let real = Real::start();
-    let mut socket = running(&real);
+    let mut real = Real::start();
+    drop(running(&real));
     let sandbox = real.sandbox();
     let listens = "proliferate services start --name proxy --command 'node /tmp/proxy.js'; \
-        until node -e \"require('net').connect(4099, '127.0.0.1').on('connect', () => process.exit(0)).on('error', () => process.exit(1))\"; \
-        do sleep 0.1; done";
+        until node -e \"fetch('http://127.0.0.1:4099/health').catch(() => process.exit(1))\"; do sleep 0.1; done";
     real.shell(&sandbox, &format!("cat > /tmp/proxy.js <<'END'\n{PROXY}\nEND\n{listens}"));
-    // The agent loads its tools with the first prompt.
-    let divert = "cd ~/.proliferate/agent/tool; \
-        sed -i 's|process.env.PROLIFERATE_GATEWAY_URL|\"http://127.0.0.1:4099\"|' save_snapshot.js; grep -c 4099 *shot.js";
-    assert_eq!(real.shell(&sandbox, divert), "1");
+    divert(&mut real, &sandbox);
+    let mut socket = running(&real);
     let cuts = [
         json!({"direction": "toGateway", "bytes": 0}),
         json!({"direction": "toGateway", "bytes": 60}),

@@ -14,7 +14,7 @@ use super::params::Query;
 use super::sandbox::{inside, record, refused};
 use crate::app::AppState;
 use crate::git::WorkspaceRepo;
-use crate::runtime::AGENT_SERVICE;
+use crate::runtime::{AGENT_SERVICE, services};
 
 const MAX_NAME: usize = 100;
 
@@ -64,10 +64,14 @@ pub(super) async fn logs(
     let live = live.ok_or_else(|| ApiError::forbidden("Only members may do this"))?;
     let slot = app.shares.requests.take(access.caller.party(), 1)?;
     let supervisor = inside(&app, access.session.id).await?.supervisor;
-    if !service_names(&supervisor).await?.contains(&name) {
-        let names = service_names(&supervisor).await?.join(", ");
-        return Err(ApiError::not_found(&format!("There is no such service; there are: {names}")));
-    }
+    let known = service_names(&supervisor).await?;
+    let Some(name) = services::name_inside(&known, &name) else {
+        let names: Vec<&str> = known.iter().map(|name| services::shown_name(name)).collect();
+        return Err(ApiError::not_found(&format!(
+            "There is no such service; there are: {}",
+            names.join(", ")
+        )));
+    };
     record(&app, &access, "read_log", "").await?;
     let log = supervisor.logs(&name, query.follow).await.map_err(|error| refused(&error))?;
     let closing = app.closing.clone();

@@ -55,6 +55,17 @@ pub(crate) async fn log(inside: &Sandboxd, name: &str) -> Result<ServiceLog, Cli
     Ok(ServiceLog { log: String::from_utf8_lossy(&bytes).into_owned(), truncated })
 }
 
+/// The supervisor's name of a service that people name: the agent's own, or one of the app.
+pub(crate) fn name_inside(inside: &[String], named: &str) -> Option<String> {
+    let app = service_name(named);
+    [named.to_owned(), app].into_iter().find(|name| inside.contains(name))
+}
+
+/// The name of a service for people.
+pub(crate) fn shown_name(name: &str) -> &str {
+    name.strip_prefix(PREFIX).unwrap_or(name)
+}
+
 /// The supervisor's name of a service.
 pub(super) fn service_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
@@ -67,6 +78,8 @@ const MAX_NAME: usize = 60;
 
 fn entry(info: ServiceInfo) -> Option<ServiceEntry> {
     let status = match info.state {
+        // One that has never exited is only being started.
+        ServiceState::Waiting if info.last_exit.is_none() && info.restarts == 0 => ServiceStatus::Running,
         ServiceState::Running => ServiceStatus::Running,
         ServiceState::Stopped => ServiceStatus::Stopped,
         ServiceState::Waiting | ServiceState::Failed => ServiceStatus::Error,
@@ -90,5 +103,15 @@ mod tests {
         assert_eq!(service_name("agent"), "app-agent");
         assert_eq!(service_name("../x y"), "app----x-y");
         assert_eq!(service_name(&"x".repeat(100)).len(), 64);
+    }
+
+    #[test]
+    fn people_name_a_service_as_the_list_shows_it() {
+        let inside = ["agent", "app-web", "app-agent"].map(str::to_owned);
+        assert_eq!(name_inside(&inside, "web").as_deref(), Some("app-web"));
+        assert_eq!(name_inside(&inside, "agent").as_deref(), Some("agent"));
+        assert_eq!(name_inside(&inside, "app-agent").as_deref(), Some("app-agent"));
+        assert_eq!(name_inside(&inside, "db"), None);
+        assert_eq!(inside.iter().map(|name| shown_name(name)).collect::<Vec<_>>(), ["agent", "web", "agent"]);
     }
 }
