@@ -363,7 +363,7 @@ fn hubs(
         repositories: git.clone(),
         admission: admission.clone(),
         memory: shares.memory.clone(),
-        question_lifetime: config.question_lifetime,
+        questions: config.questions,
         instance: instance.to_owned(),
     };
     Hubs::new(config.max_live_sessions, services)
@@ -401,6 +401,15 @@ impl LiveSandboxes for SessionSandboxes {
         async move {
             let app = self.0.upgrade().ok_or_else(|| SnapshotError::NotRunning(STOPPING.to_owned()))?;
             app.hubs.save_snapshot(permit, session).await
+        }
+        .boxed()
+    }
+
+    fn save_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<(), String>> {
+        async move {
+            let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
+            let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
+            hub.save_transcript().await.map_err(|error| error.to_string())
         }
         .boxed()
     }

@@ -27,6 +27,15 @@ pub use values::{Database, LogFormat, Origin};
 /// The defaults, and the documentation of every setting.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
 
+/// How long questions of agents wait.
+#[derive(Clone, Copy, Debug)]
+pub struct QuestionTimes {
+    /// How long a question waits for an answer before it is rejected.
+    pub lifetime: TimeDelta,
+    /// How long an unanswered question keeps the sandbox running when nobody watches.
+    pub idle_grace: TimeDelta,
+}
+
 /// All settings, validated. Secrets print as `[REDACTED]`.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -43,8 +52,7 @@ pub struct Config {
     pub egress_allowed_hosts: Vec<String>,
     /// How long egress records are kept.
     pub egress_keep: TimeDelta,
-    /// How long a question of an agent waits for an answer before it is rejected.
-    pub question_lifetime: TimeDelta,
+    pub questions: QuestionTimes,
     /// The folders below which local repositories may be given to sessions.
     pub local_roots: Vec<PathBuf>,
     /// GitHub, or a server with the same API.
@@ -143,7 +151,10 @@ impl Config {
             github_url: r.required("GITHUB_URL", values::web_url)?,
             egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),
             egress_keep: r.required("EGRESS_KEEP_DAYS", values::days)?,
-            question_lifetime: r.required("QUESTION_LIFETIME_DAYS", values::days)?,
+            questions: QuestionTimes {
+                lifetime: r.required("QUESTION_LIFETIME_DAYS", values::days)?,
+                idle_grace: r.required("QUESTION_IDLE_GRACE_SECONDS", values::grace)?,
+            },
             jwt_secret,
             service_secret,
             vault_key: r.secret("USER_SECRETS_ENCRYPTION_KEY", values::vault_key),

@@ -154,9 +154,15 @@ pub(crate) const LOG: &str =
     actor, detail, created_at) SELECT $1, COALESCE(max(position), 0) + 1, $2, $3, $4, $5, $6, $7, $8
     FROM automation_run_events WHERE run_id = $1";
 
+/// What the log says when an agent does not wait for an answer any more.
+pub(crate) const WAIT_ENDED: &str = "answered";
+/// What it says when the run ends first.
+const WAIT_CUT: &str = "the run ended";
+
 /// Locks the run until the end of the transaction.
 const HOLD: &str = "UPDATE automation_runs SET queued_at = queued_at WHERE id = $1 AND org_id = $2
-    RETURNING status, session_id, trigger_event_id";
+    RETURNING status, session_id, trigger_event_id, waiting_since";
+type HeldRun = (String, Option<Uuid>, Uuid, Option<DateTime<Utc>>);
 /// The state is compared although the row is locked: no step may ever be taken from another state than the one it was
 /// decided for.
 const STEP: &str =
@@ -175,9 +181,9 @@ impl Store {
         let RunAdvance { org_id, run_id, step, session_id, reason, actor, outbox_id, at } = advance;
         let (org, run, reason) = (org_id.uuid(), run_id.uuid(), reason.map(storable));
         write!(self, Disk, tx => {
-            let held: Option<(String, Option<Uuid>, Uuid)> =
+            let held: Option<HeldRun> =
                 sqlx::query_as(HOLD).bind(run).bind(org).fetch_optional(&mut *tx).await?;
-            let (status, session, event) = held.ok_or(StoreError::Missing("this run"))?;
+            let (status, session, event, waiting_since) = held.ok_or(StoreError::Missing("this run"))?;
             let from: AutomationRunStatus = word(status)?;
             let Some(to) = next_status(from, step) else { return Ok(Advanced::Refused(from)) };
             let started = to == AutomationRunStatus::Running;
@@ -187,6 +193,10 @@ impl Store {
                 .execute(&mut *tx).await?;
             if done.rows_affected() != 1 {
                 return Err(StoreError::Refused("this run was changed meanwhile: try again"));
+            }
+            if waiting_since.is_some() && to.has_ended() {
+                let cut = Some(WAIT_CUT.to_owned());
+                log_event!(tx, (run, org), RunEventKind::Waiting, (None, None), "gateway", cut, at);
             }
             let kind = match step {
                 RunStep::Resolved(_) => RunEventKind::Resolution,
@@ -343,7 +353,7 @@ impl Store {
         const SQL: &str = "UPDATE automation_runs SET waiting_since = $3, deadline_at = $4
             WHERE id = $1 AND org_id = $2 AND status = 'running' AND (waiting_since IS NULL) = $5";
         let (org, run) = (org.uuid(), run.uuid());
-        let detail = if waiting.is_some() { "question" } else { "answered" };
+        let detail = if waiting.is_some() { "question" } else { WAIT_ENDED };
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL)
                 .bind(run).bind(org).bind(waiting).bind(deadline_at).bind(waiting.is_some())

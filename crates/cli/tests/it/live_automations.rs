@@ -96,6 +96,19 @@ impl World {
         panic!("the session does not become {wanted}");
     }
 
+    /// Waits until `/metrics` has this line.
+    fn until_metric(&self, wanted: &str) {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        for _ in 0..600 {
+            let metrics = client.get(self.real.server().url("/metrics")).send().unwrap().text().unwrap();
+            if metrics.lines().any(|line| line == wanted) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("/metrics does not become {wanted}");
+    }
+
     fn script(&self, text: &str) {
         self.model.set_script(model::Script::parse(text).unwrap());
     }
@@ -103,7 +116,7 @@ impl World {
 
 /// An agent that reads the event and reports success.
 fn reporting(run: &str) -> String {
-    let read = r#"{ name = "bash", input = { command = "cat ~/.proliferate/trigger-context.json", description = "Reads the event" } }"#;
+    let read = r#"{ name = "bash", input = { command = "cat ~/.proliferate/trigger-context.json; touch ~/unsaved", description = "Reads the event" } }"#;
     script(run, read)
 }
 
@@ -176,6 +189,32 @@ fn a_signed_webhook_becomes_a_run_that_succeeds() {
     assert!(messages.to_string().contains("automation_complete"), "the conversation stays: {messages}");
     let events = world.real.get(&format!("/v1/automations/{}/trigger-events", world.automation));
     assert_eq!(events["triggerEvents"][0]["status"], "completed");
+    let snapshots = world.real.sql("SELECT CAST(count(*) AS TEXT) FROM snapshots");
+    assert_eq!(snapshots.as_deref(), Some("0"), "the sandbox ended without a snapshot");
+    world.until_metric("proliferate_live_sessions 0");
+    later_files_are_gone(world, session);
+}
+
+/// A prompt after the end of the run starts from the last snapshot, here from none. Client and agent are told.
+fn later_files_are_gone(mut world: World, session: &str) {
+    session.clone_into(&mut world.real.session);
+    let mut socket = world.real.watch("");
+    socket.prompt("anything left?");
+    let frames = socket.until_type("turn_complete");
+    let told = "Starting from the last snapshot: later files are gone";
+    assert!(
+        frames.iter().any(|frame| frame["type"] == "status" && frame["payload"]["message"] == told),
+        "{frames:?}"
+    );
+    let prompt = frames.iter().find(|frame| frame["type"] == "message").unwrap();
+    assert_eq!(prompt["payload"]["content"], "anything left?", "the note is for the agent only");
+    let note = "Files that were changed after it are gone.";
+    let noted = world.model.requests().iter().any(|request| {
+        let body = String::from_utf8_lossy(&request.body);
+        body.contains(note) && body.contains("anything left?")
+    });
+    assert!(noted, "the agent was not told");
+    assert_eq!(world.real.shell(&world.real.sandbox(), "ls ~/unsaved 2>/dev/null | wc -l"), "0");
 }
 
 #[test]
@@ -223,19 +262,26 @@ fn a_run_waits_for_an_answer_and_goes_on() {
     world.real.post(&path, &json!({"answers": [["bug"]]}));
     let done = world.until(&run, &["succeeded", "failed", "needs_human", "timed_out"]);
     assert_eq!(done["status"], "succeeded", "{done}");
-    // A quick agent reports before it is recorded that it goes on.
-    assert!(kinds(&done).iter().any(|(kind, _)| kind == "waiting"), "{done}");
+    let waits = kinds(&done).iter().filter(|(kind, _)| kind == "waiting").count();
+    assert_eq!(waits, 2, "the begin and the end of the wait: {done}");
 }
 
-/// The gateway dies after each step of starting a run. The next one goes on, with one session and one prompt.
+/// The gateway dies after each step of starting and ending a run. The next one goes on, with one session, one prompt and
+/// one report.
 #[test]
 fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
-    for point in ["automation-session-created", "automation-ready", "automation-prompted"] {
+    for point in [
+        "automation-session-created",
+        "automation-ready",
+        "automation-prompted",
+        "automation-transcript-saved",
+        "automation-ending",
+    ] {
         let mut world = World::start();
         world.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
         let run = world.fire("{}");
-        dead(world.real.server.take().unwrap());
         world.script(&reporting(&run));
+        dead(world.real.server.take().unwrap());
         world.real.server = Some(world.real.machine.serve());
         let done = world.until(&run, &["succeeded", "failed", "timed_out"]);
         assert_eq!(done["status"], "succeeded", "{point}: {done}");
@@ -244,5 +290,8 @@ fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
         let session = done["sessionId"].as_str().unwrap();
         let messages = world.real.get(&format!("/proliferate/{session}/messages")).to_string();
         assert_eq!(messages.matches("Triage the issue.").count(), 1, "{point}: {messages}");
+        world.until_session(session, "stopped");
+        let ends = kinds(&world.run(&run)).into_iter().filter(|(kind, _)| kind == "completion").count();
+        assert_eq!(ends, 1, "{point}");
     }
 }

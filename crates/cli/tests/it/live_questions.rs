@@ -1,5 +1,9 @@
 //! The real agent asks a question, a person answers it, and the agent goes on: across a restart of the gateway, and
-//! after the lifetime of the sandbox.
+//! after the sandbox has ended.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -25,13 +29,12 @@ text = "It answered: {tool_result}"
 text = "You said: {prompt}"
 "#;
 
-fn asking(lifetime: &str) -> (Real, Watching, Value) {
+fn asking(setting: (&str, &str)) -> (Real, Watching, Value) {
     let machine = Machine::new();
     let script = machine.file("questions.toml");
     std::fs::write(&script, SCRIPT).unwrap();
     let script = ("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
-    let mut real =
-        Real::on(machine, &[script, ("SANDBOX_LIFETIME_SECONDS", lifetime), ("WARM_POOL_SIZE", "0")]);
+    let mut real = Real::on(machine, &[script, setting, ("WARM_POOL_SIZE", "0")]);
     real.new_session(&json!({}));
     let mut socket = real.watch("");
     socket.prompt("please ask me");
@@ -42,7 +45,7 @@ fn asking(lifetime: &str) -> (Real, Watching, Value) {
 
 #[test]
 fn an_answer_after_a_restart_of_the_gateway_reaches_the_waiting_agent() {
-    let (mut real, socket, id) = asking("3600");
+    let (mut real, socket, id) = asking(("SANDBOX_LIFETIME_SECONDS", "3600"));
     drop(socket);
     real.kill_and_start();
     let listed = real.get("/v1/questions");
@@ -63,7 +66,7 @@ fn an_answer_after_a_restart_of_the_gateway_reaches_the_waiting_agent() {
 
 #[test]
 fn an_answer_after_the_lifetime_of_the_sandbox_becomes_the_next_prompt() {
-    let (real, mut socket, id) = asking("8");
+    let (real, mut socket, id) = asking(("SANDBOX_LIFETIME_SECONDS", "8"));
     let frames = socket.until(|frame| frame["type"] == "turn_complete");
     assert_eq!(outcome(&frames), "ok", "{frames:?}");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
@@ -72,4 +75,30 @@ fn an_answer_after_the_lifetime_of_the_sandbox_becomes_the_next_prompt() {
     let text = tokens(&frames);
     assert!(text.contains("Which colour?") && text.contains("Red"), "{text}");
     assert_eq!(real.get("/v1/questions")["questions"], json!([]));
+}
+
+#[test]
+fn a_question_that_is_older_than_the_idle_grace_keeps_no_sandbox() {
+    let (real, socket, id) = asking(("QUESTION_IDLE_GRACE_SECONDS", "1"));
+    let mut watch = real.machine.command(&["questions", "watch", "--json"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let printed: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!((&printed["questionId"], &printed["sessionId"]), (&id, &json!(real.session)), "{printed}");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    assert_eq!(real.sandboxes().len(), 1, "somebody watches the session");
+    drop(socket);
+    let path = format!("/proliferate/{}", real.session);
+    let paused = (0..1200).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        real.get(&path)["status"] == "paused"
+    });
+    assert!(paused, "{}", real.get(&path));
+    assert!(real.sandboxes().is_empty(), "{:?}", real.sandboxes());
+    assert_eq!(real.get("/v1/questions")["questions"][0]["questionId"], id, "it stays open");
+    real.machine.json(&["questions", "answer", id.as_str().unwrap(), "Red"]);
+    let frames = real.watch("").until_type("turn_complete");
+    let text = tokens(&frames);
+    assert!(text.contains("Which colour?") && text.contains("Red"), "{text}");
 }

@@ -34,9 +34,6 @@ const RETRY: TimeDelta = TimeDelta::seconds(5);
 const WAIT: TimeDelta = TimeDelta::seconds(15);
 /// How many times saving the files of a cancelled run is tried before they are given up.
 const MAX_SAVES: i64 = 3;
-/// The agent gets the reply to its last call, and may end its turn, before its sandbox ends. A call that is repeated later
-/// gets the same reply.
-const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Turns queued runs into sessions.
 pub(crate) struct Runner {
@@ -235,9 +232,6 @@ impl Runner {
             return Ok(Progress::Done);
         }
         let reported = run.completion_id.is_some();
-        if reported {
-            tokio::time::sleep(LAST_WORDS).await;
-        }
         crash_point("automation-ending");
         sessions::stop(&self.sessions, session, reported || attempts >= MAX_SAVES).await?;
         self.sessions.hubs.evict(session);

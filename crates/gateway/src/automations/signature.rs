@@ -34,6 +34,8 @@ pub(crate) enum Rejection {
     Malformed,
     BadSignature,
     Stale,
+    /// The signature was used before.
+    Replayed,
 }
 
 impl Rejection {
@@ -45,6 +47,7 @@ impl Rejection {
             Self::Malformed => "malformed",
             Self::BadSignature => "bad_signature",
             Self::Stale => "stale",
+            Self::Replayed => "replayed",
         }
     }
 }

@@ -157,6 +157,11 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
 
+/// Parses seconds for comparisons of the wall clock.
+pub(super) fn grace(text: &str) -> Result<TimeDelta, String> {
+    TimeDelta::from_std(seconds(text)?).map_err(|error| error.to_string())
+}
+
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
     tracing_subscriber::EnvFilter::try_new(text).map_err(|e| e.to_string())?;
     Ok(text.to_owned())

@@ -22,7 +22,8 @@ const PING: &str = "ping";
 
 /// Starts a run of the automation, unless the request was accepted before.
 /// The request is signed as the automation's scheme says. A bad signature, an old one and an unknown automation get the
-/// same answer.
+/// same answer. A signature of the scheme `generic` is valid once; GitHub and Linear repeat a delivery that they believe
+/// to be lost, so it is accepted and not run again.
 #[utoipa::path(post, path = "/v1/hooks/{automationId}", tag = "automations", security(()),
     params(("automationId" = AutomationId, Path)),
     request_body(content = serde_json::Value, description = "Any JSON"),
@@ -48,6 +49,10 @@ pub(super) async fn receive(
         return Ok(Json(HookReply { event_id: None, run_id: None, duplicate: false }).into_response());
     }
     let hooked = app.automations.webhook(&automation, delivery, payload).await?;
+    let scheme = automation.settings.webhook.as_ref().map(|webhook| webhook.scheme);
+    if hooked.duplicate && scheme == Some(WebhookScheme::Generic) {
+        return Err(refused(Some(automation.id), Rejection::Replayed));
+    }
     let started = hooked.run.is_some() && !hooked.duplicate;
     let status = if started { StatusCode::ACCEPTED } else { StatusCode::OK };
     let reply = HookReply { event_id: Some(hooked.event), run_id: hooked.run, duplicate: hooked.duplicate };

@@ -61,6 +61,10 @@ pub(crate) enum Command {
     Flush {
         reply: oneshot::Sender<()>,
     },
+    /// Saves the messages that the agent has not finished, as they are.
+    SaveTranscript {
+        reply: oneshot::Sender<()>,
+    },
     /// Stops the session until the next prompt. The session saves its files first, unless `discard` is set. If saving
     /// fails, the session keeps running and the reply says why.
     Stop {

@@ -297,6 +297,10 @@ impl Hub {
         self.request(|reply| Command::Touch { reply }).await
     }
 
+    pub(crate) async fn save_transcript(&self) -> Result<(), HubError> {
+        self.request(|reply| Command::SaveTranscript { reply }).await
+    }
+
     /// Returns a connection into the session's running sandbox, or the reason why it cannot be reached. The caller
     /// connects, not the actor, because the actor has others to serve while a supervisor is slow.
     pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use chrono::TimeDelta;
 use clock::{Clock, Rng};
 use gate::Gate;
 use shares::Pool;
 use store::Store;
 
 use crate::admission::Admission;
+use crate::config::QuestionTimes;
 use crate::runtime::{Repositories, Runtime};
 
 pub(crate) struct HubServices {
@@ -21,8 +21,7 @@ pub(crate) struct HubServices {
     pub(crate) admission: Arc<Admission>,
     /// The memory pool that prompts in flight to an agent are charged to.
     pub(crate) memory: Arc<Pool>,
-    /// How long a question of an agent waits for an answer.
-    pub(crate) question_lifetime: TimeDelta,
+    pub(crate) questions: QuestionTimes,
     /// The name of this gateway instance in the database.
     pub(crate) instance: String,
 }

@@ -195,9 +195,11 @@ impl Session {
         }
     }
 
-    /// Whether somebody waits for the agent: a watcher, or an automation, which does so without a connection.
+    /// Whether somebody waits for the agent: a watcher, or an automation, which does so without a connection. While its
+    /// agent waits for people, nobody waits for the agent.
     fn has_client(&self) -> bool {
-        !self.demand.watchers.is_empty() || self.record.client_type == Some(ClientType::Automation)
+        let is_automation = self.record.client_type == Some(ClientType::Automation);
+        !self.demand.watchers.is_empty() || (is_automation && !self.questions.any_open())
     }
 
     /// Whether the session must stay in memory: someone is watching, or there is work left.
@@ -255,6 +257,10 @@ impl Session {
             }
             Command::Flush { reply } => {
                 self.flush().await?;
+                let _ = reply.send(());
+            }
+            Command::SaveTranscript { reply } => {
+                self.save_open_messages().await?;
                 let _ = reply.send(());
             }
             Command::Stop { discard: true, reply } => {

@@ -23,7 +23,9 @@ pub(crate) async fn stored_init(
     let Reach { seq: reached, complete } = store.transcript_reach(id).await?;
     let now = clock.now().timestamp_millis();
     let (mut transcript, mut seq) = (Transcript::default(), reached);
-    let mut messages: Vec<Message> = stored.messages.into_iter().map(Message::from).collect();
+    // What the log adds to an open message that was saved is not in its row.
+    let saved = stored.messages.into_iter().filter(|message| complete.contains(&message.id));
+    let mut messages: Vec<Message> = saved.map(Message::from).collect();
     loop {
         let page = store.events_after(id, seq, PAGE).await?;
         let Some(last) = page.last() else { break };

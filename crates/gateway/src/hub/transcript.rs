@@ -237,6 +237,10 @@ impl OpenMessage {
     }
 
     /// The message as it is stored.
+    pub(crate) fn id(&self) -> &str {
+        &self.message.id
+    }
+
     pub(crate) fn to_stored(&self) -> StoredMessage {
         StoredMessage::from_message(self.to_message(), self.parts.iter().map(|(id, _)| id.clone()))
     }

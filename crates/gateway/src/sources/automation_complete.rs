@@ -1,8 +1,9 @@
 //! `automation_complete`: the agent of an automation reports the outcome of its run, which ends the run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use clock::Clock;
+use clock::{Clock, crash_point};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Within};
@@ -12,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{AutomationRun, Effect, JsonText, RunCompletion, Store};
 
+use super::live_sandboxes::LiveSandboxes;
 use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, store_failure};
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
@@ -29,7 +31,11 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         timeout: Duration::from_secs(30),
         implement: |platform| {
             let (store, clock) = (platform.store.clone(), platform.clock.clone());
-            Implementation::Within(Box::new(AutomationComplete { store, clock }))
+            Implementation::Within(Box::new(AutomationComplete {
+                store,
+                clock,
+                live: platform.sandboxes.clone(),
+            }))
         },
     },
 };
@@ -37,6 +43,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
 struct AutomationComplete {
     store: Store,
     clock: Clock,
+    live: Arc<dyn LiveSandboxes>,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +96,9 @@ impl Within for AutomationComplete {
             let run = self.run(call, &arguments, session.id).await?;
             let completion = completion(arguments);
             check_repeated(&run, &completion)?;
+            // Before the transaction that ends the run, so that no run ends without its transcript.
+            self.live.save_transcript(session.id).await.map_err(Failure::Down)?;
+            crash_point("automation-transcript-saved");
             let effect = RunCompletion {
                 org: run.org_id,
                 run: run.id,

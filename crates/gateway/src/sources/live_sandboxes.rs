@@ -15,6 +15,10 @@ pub(crate) trait LiveSandboxes: Send + Sync {
         session: SessionId,
     ) -> BoxFuture<'a, Result<Saved, SnapshotError>>;
 
+    /// Saves what the agent of a session has said so far, also of the message that it has not finished. The error is a
+    /// sentence for the agent.
+    fn save_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<(), String>>;
+
     /// Connects to the supervisor of a session's sandbox. The error is a sentence for the agent.
     fn enter<'a>(&'a self, permit: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Inside, String>>;
 }

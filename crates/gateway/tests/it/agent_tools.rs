@@ -125,6 +125,28 @@ async fn each_mode_has_its_tools_and_no_others() {
     }
 }
 
+/// What the session is for decides its mode, and not whether it mentions an automation.
+#[tokio::test]
+async fn a_session_that_mentions_an_automation_has_no_tools_of_automations() {
+    let gateway = TestGateway::sqlite().await;
+    let team = OrgOf3::new(&gateway.app).await;
+    let body = json!({"name": "triage", "instructions": "Look."});
+    let made = gateway.post("/v1/automations", &body).bearer(team.token(Role::Admin)).send().await.json();
+    let session = SessionId::from(some_uuid());
+    let new = NewSession {
+        automation_id: Some(made["id"].as_str().unwrap().parse().unwrap()),
+        client_type: Some(ClientType::Web),
+        ..NewSession::new(session, team.org, SessionType::Coding, "local", gateway.app.clock.now())
+    };
+    gateway.app.store.create_session(new).await.unwrap();
+    let record = gateway.app.store.session_any(session).await.unwrap().unwrap();
+    assert_eq!((record.mode(), record.automation_id.is_some()), (AgentMode::Scratch, true));
+    let agent = Agent { gateway: &gateway, session, token: sandbox_token(&gateway.app, session).await };
+    let report = json!({"run_id": "r", "completion_id": "c", "outcome": "succeeded"});
+    let (done, result) = agent.call("automation_complete", &report).await;
+    assert!(!done && result.contains("only available in automation sessions"), "{result}");
+}
+
 #[tokio::test]
 async fn a_session_has_only_the_tools_that_it_was_created_with() {
     for gateway in TestGateway::both().await {

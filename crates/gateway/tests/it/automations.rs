@@ -163,8 +163,7 @@ async fn a_signed_request_starts_one_run() {
         let first = world.hook(id, body, std::slice::from_ref(&header)).send().await;
         assert_eq!(first.status, 202, "{}", first.text());
         let again = world.hook(id, body, &[header]).send().await;
-        assert_eq!((again.status, &again.json()["duplicate"]), (200, &json!(true)));
-        assert_eq!(again.json()["runId"], first.json()["runId"]);
+        assert_eq!(again.status, 401, "a signature is valid once: {}", again.text());
         let other = world.hook(id, body, &[world.signed(body, 11)]).send().await;
         assert_eq!(other.status, 202, "another signature is another request");
         let runs = world.runs(id).await;
@@ -179,6 +178,7 @@ async fn every_refused_webhook_gets_the_same_answer() {
     let world = World::new(Setup::sqlite()).await;
     let made = world.automation(json!({"webhook": {"scheme": "generic", "secret": SECRET}})).await;
     let without = world.automation(json!({})).await;
+    let other = world.automation(json!({"webhook": {"scheme": "generic"}})).await;
     let (known, body, unknown) = (id(&made), "{}", some_uuid().to_string());
     let header = "x-proliferate-signature";
     let wrong = (header, format!("t={},v1={}", world.clock.now().timestamp(), "00".repeat(32)));
@@ -191,6 +191,8 @@ async fn every_refused_webhook_gets_the_same_answer() {
         (known, body, vec![world.signed(body, -301)]),
         (known, "{} ", vec![world.signed(body, 0)]),
         (id(&without), body, vec![world.signed(body, 0)]),
+        // Another automation has another secret.
+        (id(&other), body, vec![world.signed(body, 0)]),
         (&unknown, body, vec![world.signed(body, 0)]),
         ("not-an-id", body, vec![world.signed(body, 0)]),
     ] {
@@ -199,7 +201,12 @@ async fn every_refused_webhook_gets_the_same_answer() {
     }
     assert_eq!(answers[0].0, 401);
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
-    assert!(world.runs(known).await.is_empty());
+    assert!(world.runs(known).await.is_empty() && world.runs(id(&other)).await.is_empty());
+    let metrics = world.gateway.call("GET", "/metrics").send().await.text();
+    for reason in ["bad_signature", "missing", "malformed", "stale", "unknown"] {
+        let counted = format!("proliferate_webhooks_refused_total{{reason=\"{reason}\"}}");
+        assert!(metrics.contains(&counted), "{reason}: {metrics}");
+    }
 
     let not_json = world.hook(known, "issue=7", &[world.signed("issue=7", 0)]).send().await;
     assert_eq!(not_json.status, 400, "{}", not_json.text());

@@ -191,6 +191,15 @@ async fn a_permission_that_policy_denies_is_rejected_at_once() {
     assert_eq!(live.get("/v1/questions").await["questions"], json!([]));
     turn.ask_permission("per_2", "edit");
     socket.until_type("question").await;
+    // Both decisions are in the ledger, with the rule and the turn.
+    let answer = live.get(&format!("/v1/audit/events?case_id={session}&limit=1000")).await;
+    let all = answer["events"].as_array().unwrap().iter();
+    let decided: Vec<&Value> = all.filter(|event| event["target"]["name"] == "agent").collect();
+    let of = |name: &str| *decided.iter().find(|event| event["target"]["operation"] == name).unwrap();
+    assert_eq!(of("bash")["authz"]["decision"], "deny", "{answer}");
+    assert_eq!(of("bash")["outcome_reason"], "shells are not for agents here");
+    assert_eq!(of("edit")["authz"]["decision"], "allow");
+    assert_eq!((decided.len(), of("edit")["run_id"].is_string()), (2, true), "{decided:?}");
 }
 
 #[tokio::test]

@@ -55,6 +55,7 @@ mod models;
 mod modes;
 // Live sessions.
 mod live_agent;
+mod live_automations;
 mod live_budget;
 mod live_callback;
 mod live_crash;

@@ -1,16 +1,21 @@
 //! The end of an automation's run, as its agent reports it: run, trigger event, session, log and outbox change in the
 //! transaction of the gate that records the report.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use proto::{
     AutomationRunId, AutomationRunStatus, CompletionOutcome, OrgId, RunEventKind, SessionId, TriggerEventId,
 };
 
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::rows::{Cell, Rows, Statement};
 use crate::automation_machine::{RunStep, event_status, next_status};
+use crate::automation_run::WAIT_ENDED;
 use crate::row::{JsonText, from_row, word};
+
+/// The agent gets the reply to its report, and may end its turn, before its sandbox ends.
+const LAST_WORDS: TimeDelta = TimeDelta::seconds(3);
 
 /// What an agent reports.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +38,10 @@ pub(crate) struct OpenRun {
     pub(crate) status: AutomationRunStatus,
     pub(crate) session: Option<SessionId>,
     pub(crate) completion_id: Option<String>,
+    /// The JSON of an earlier report.
+    pub(crate) completion: Option<String>,
+    /// Whether the log has the begin of a wait for an answer, and not its end.
+    pub(crate) is_waiting: bool,
     /// The next position of its log.
     pub(crate) position: i64,
 }
@@ -41,13 +50,15 @@ from_row!(inline OpenRun, row => OpenRun {
     status: word(row.try_get("status")?)?,
     session: row.try_get::<Option<Uuid>, _>("session_id")?.map(Into::into),
     completion_id: row.try_get("completion_id")?,
+    completion: row.try_get("completion")?,
+    is_waiting: row.try_get::<Option<DateTime<Utc>>, _>("waiting_since")?.is_some(),
     position: row.try_get("position")?,
 });
 
 macro_rules! open_run {
     ($lock:literal) => {
         concat!(
-            "SELECT r.status, r.session_id, r.completion_id, (SELECT COALESCE(max(e.position), 0) + 1
+            "SELECT r.status, r.session_id, r.completion_id, CAST(r.completion AS TEXT) AS completion, r.waiting_since, (SELECT COALESCE(max(e.position), 0) + 1
             FROM automation_run_events e WHERE e.run_id = r.id) AS position FROM automation_runs r
             WHERE r.org_id = $1 AND r.id = $2",
             $lock
@@ -61,11 +72,11 @@ pub(crate) const OPEN_RUN_LOCKED: &str = open_run!(" FOR UPDATE OF r");
 /// What a report changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// It ends the run; the number is its position in the log.
-    Ends(i64),
+    /// It ends the run.
+    Ends,
     /// The same report has ended the run before.
     Repeated,
-    /// The run has ended otherwise, or belongs to another session.
+    /// The run has ended otherwise, with another report, or belongs to another session.
     Refused,
 }
 
@@ -77,12 +88,18 @@ impl RunCompletion {
     pub(crate) fn against(&self, run: Option<&OpenRun>) -> Report {
         let Some(run) = run.filter(|run| run.session == Some(self.session)) else { return Report::Refused };
         if run.completion_id.as_deref() == Some(&self.completion_id) {
-            return Report::Repeated;
+            return if self.says_the_same(run) { Report::Repeated } else { Report::Refused };
         }
         match next_status(run.status, RunStep::Completed(self.outcome)) {
-            Some(_) => Report::Ends(run.position),
+            Some(_) => Report::Ends,
             None => Report::Refused,
         }
+    }
+
+    /// Whether an earlier report has the same contents. PostgreSQL stores the fields in another order.
+    fn says_the_same(&self, run: &OpenRun) -> bool {
+        let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
+        run.completion.as_deref().and_then(parse) == parse(self.completion.as_str())
     }
 
     /// The text of a run that did not succeed, for people.
@@ -91,8 +108,8 @@ impl RunCompletion {
     }
 }
 
-/// A report with the state of its run before, and its position in the log of the run.
-pub(crate) type PlannedReport<'a> = (&'a RunCompletion, AutomationRunStatus, i64);
+/// A report with the state of its run before.
+pub(crate) type PlannedReport<'a> = (&'a RunCompletion, OpenRun);
 
 /// The rows of all reports.
 pub(crate) fn completion_rows<'a>(reports: &[PlannedReport<'a>]) -> [Rows<'a>; 5] {
@@ -162,20 +179,37 @@ fn run_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
     let into =
         "INSERT INTO automation_run_events (run_id, position, org_id, kind, from_status, to_status, actor,
             detail, created_at) ";
-    let row = |(report, from, position): &PlannedReport<'a>| {
+    let end = |(report, before): &PlannedReport<'a>| {
         vec![
             Cell::from(report.run.uuid()),
-            Cell::from(*position),
+            Cell::from(before.position + i64::from(before.is_waiting)),
             Cell::from(report.org.uuid()),
             Cell::from(RunEventKind::Completion.as_str()),
-            Cell::from(from.as_str()),
+            Cell::from(before.status.as_str()),
             Cell::from(report.outcome.status().as_str()),
             Cell::from(format!("session {}", report.session)),
             Cell::from(report.outcome.as_str()),
             Cell::from(report.at),
         ]
     };
-    Rows { statement: Statement::Insert { into, conflict: "" }, values: reports.iter().map(row).collect() }
+    // A quick agent reports before the runner has recorded that it goes on.
+    let waited = |(report, before): &PlannedReport<'a>| {
+        before.is_waiting.then(|| {
+            vec![
+                Cell::from(report.run.uuid()),
+                Cell::from(before.position),
+                Cell::from(report.org.uuid()),
+                Cell::from(RunEventKind::Waiting.as_str()),
+                Cell::Text(None),
+                Cell::Text(None),
+                Cell::from("gateway"),
+                Cell::from(WAIT_ENDED),
+                Cell::from(report.at),
+            ]
+        })
+    };
+    let values = reports.iter().flat_map(|report| waited(report).into_iter().chain([end(report)])).collect();
+    Rows { statement: Statement::Insert { into, conflict: "" }, values }
 }
 
 /// The id of the run serves as the id of the row: a run ends its session once.
@@ -190,7 +224,7 @@ fn outbox<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
             Cell::from(report.run.uuid()),
             Cell::from("end_session"),
             Cell::from(0_i64),
-            Cell::from(report.at),
+            Cell::from(report.at + LAST_WORDS),
             Cell::from(report.at),
         ]
     };

@@ -170,13 +170,12 @@ fn is_possible(effect: &Effect, existing: &ExistingRows, plan: &Plan<'_>) -> boo
     })
 }
 
-/// The run that an effect ends: the report, the state of the run before, and the position in its log. `None` for a
-/// report that was made before.
+/// The run that an effect ends: the report, and the state of the run before. `None` for a report that was made before.
 fn ending<'a>(effect: &'a Effect, existing: &ExistingRows) -> Option<PlannedReport<'a>> {
     let report = effect.report()?;
     let run = existing.automation_runs.get(&report.key())?;
     match report.against(Some(run)) {
-        Report::Ends(position) => Some((report, run.status, position)),
+        Report::Ends => Some((report, run.clone())),
         Report::Repeated | Report::Refused => None,
     }
 }

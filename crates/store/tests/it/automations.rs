@@ -340,7 +340,7 @@ async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
     let triage = automation(&b.store, one, 80, settings()).await;
     b.store.fire(event(one, triage, 90)).await.unwrap();
     let session: SessionId = session(&b.store, one, 40).await;
-    let report = |call: &str, completion_id: &str, session: SessionId| {
+    let report_of = |call: &str, completion_id: &str, session: SessionId, contents: serde_json::Value| {
         let mut claim = gate::run(call);
         claim.end = Some(*gate::ended("done"));
         let completion = RunCompletion {
@@ -350,7 +350,7 @@ async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
             session,
             outcome: CompletionOutcome::NeedsHuman,
             completion_id: completion_id.to_owned(),
-            completion: JsonText::of(&serde_json::json!({"outcome": "needs_human"})),
+            completion: JsonText::of(&contents),
             summary: Some("# Help".to_owned()),
             at: at(300),
         };
@@ -358,39 +358,53 @@ async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
         let events = vec![gate::event(&format!("said-of-{call}"), call)];
         GateWrite { effect, ..gate::begin(claim, events) }
     };
+    let contents = serde_json::json!({"outcome": "needs_human", "citations": []});
+    let report = |call: &str, completion_id: &str, session: SessionId| {
+        report_of(call, completion_id, session, contents.clone())
+    };
     let write = async |write| b.store.gate_write(write).await.unwrap();
     let early = write(report("run-0001", "c1", session)).await;
     assert!(matches!(early, Written::Gone), "the run has no session yet: {early:?}");
     for next in [RunStep::SessionCreated, RunStep::PromptSent] {
         b.store.advance_run(step(one, id(91), next, at(100))).await.unwrap();
     }
+    assert!(b.store.set_run_waiting((one, id(91)), Some(at(200)), at(7200), at(200)).await.unwrap());
     let foreign = write(report("run-0002", "c1", id(41))).await;
     assert!(matches!(foreign, Written::Gone), "of another session: {foreign:?}");
     assert!(matches!(write(report("run-0003", "c1", session)).await, Written::Done));
 
     let run = b.store.automation_run(one, id(91)).await.unwrap().unwrap();
     assert_eq!((run.status, run.completion_id.as_deref()), (AutomationRunStatus::NeedsHuman, Some("c1")));
-    assert_eq!(
-        (run.completed_at, run.completion),
-        (Some(at(300)), Some(serde_json::json!({"outcome": "needs_human"})))
-    );
+    assert_eq!((run.completed_at, run.completion), (Some(at(300)), Some(contents.clone())));
     let started = b.store.trigger_event(one, id(90)).await.unwrap().unwrap();
     assert_eq!(started.status, TriggerEventStatus::Failed);
     let record = b.store.session(one, session).await.unwrap().unwrap();
     assert_eq!((record.outcome, record.summary.as_deref()), (Some(Outcome::NeedsHuman), Some("# Help")));
     let log = b.store.automation_run_events(one, id(91)).await.unwrap();
+    let waits: Vec<_> = log[3..5].iter().map(|entry| (entry.kind, entry.detail.as_deref())).collect();
+    let wait = RunEventKind::Waiting;
+    assert_eq!(waits, [(wait, Some("question")), (wait, Some("answered"))], "its begin and its end");
+    assert_eq!(run.waiting_since, None);
     assert_eq!(
-        (log.len(), log[3].kind, log[3].to),
-        (4, RunEventKind::Completion, Some(AutomationRunStatus::NeedsHuman))
+        (log.len(), log[5].kind, log[5].to),
+        (6, RunEventKind::Completion, Some(AutomationRunStatus::NeedsHuman))
     );
-    let work = b.store.due_outbox(at(300), 9).await.unwrap();
+    let has_end = async |time| {
+        let work = b.store.due_outbox(time, 9).await.unwrap();
+        work.iter().any(|entry| entry.step == OutboxStep::EndSession)
+    };
+    assert!(!has_end(at(302)).await, "the agent gets the reply to its report first");
+    let work = b.store.due_outbox(at(303), 9).await.unwrap();
     assert!(work.iter().any(|entry| entry.step == OutboxStep::EndSession), "{work:?}");
 
     // The same report in another call changes nothing and succeeds; another report is refused.
     assert!(matches!(write(report("run-0004", "c1", session)).await, Written::Done));
-    assert_eq!(b.store.automation_run_events(one, id(91)).await.unwrap().len(), 4);
+    assert_eq!(b.store.automation_run_events(one, id(91)).await.unwrap().len(), 6);
     let other = write(report("run-0005", "c2", session)).await;
     assert!(matches!(other, Written::Gone), "{other:?}");
+    // Two such reports at once have both been checked before either was written.
+    let other = write(report_of("run-0006", "c1", session, serde_json::json!({"outcome": "failed"}))).await;
+    assert!(matches!(other, Written::Gone), "the same id with other contents: {other:?}");
     // The outcome stays when the session ends.
     let owner = own(&b.store, session).await;
     b.store.end_session(&owner, ending(at(400))).await.unwrap();

@@ -15,6 +15,9 @@ use crate::runtime::{Agent, Launch, LaunchError};
 
 /// The number of consecutive boots that may fail before the session fails.
 const MAX_BOOTS: u32 = 3;
+/// The delay after the first failed boot; after the second it is twice as long. A sandbox that was killed takes a moment
+/// to end, and cannot be started meanwhile.
+const BOOT_PAUSE: Duration = Duration::from_millis(250);
 const STAGES: usize = 8;
 /// The message when a session that was stopped without saving starts again.
 const FROM_SNAPSHOT: &str = "Starting from the last snapshot: later files are gone";
@@ -33,7 +36,7 @@ impl Session {
         if matches!(self.sandbox, Phase::Connected(_) | Phase::Booting(_)) {
             return Ok(Ok(()));
         }
-        let unsaved = self.record.stop_reason.as_deref() == Some(STOPPED_UNSAVED);
+        let files_are_lost = self.files_are_lost();
         // A session that is only starting claims its slot again, since it may have lost it in the meantime.
         if self.record.status == SessionStatus::Running {
             self.services.store.touch(&self.owner, self.services.clock.now()).await?;
@@ -48,9 +51,14 @@ impl Session {
             self.launch(Duration::ZERO, BootPurpose::Connect);
         }
         let (status, message) = self.state();
-        let message = if unsaved { FROM_SNAPSHOT.to_owned() } else { message };
+        let message = if files_are_lost { FROM_SNAPSHOT.to_owned() } else { message };
         self.broadcast_status(status, &message).await?;
         Ok(Ok(()))
+    }
+
+    /// Whether the session was stopped without saving its files, and has not been started since.
+    pub(super) fn files_are_lost(&self) -> bool {
+        self.record.stop_reason.as_deref() == Some(STOPPED_UNSAVED)
     }
 
     /// Starts to boot an agent after a pause.
@@ -143,7 +151,7 @@ impl Session {
         let is_needed = self.has_client() || !self.queue.is_empty() || self.turn.is_running();
         if attempt < MAX_BOOTS && is_needed {
             self.broadcast_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
-            self.launch(Duration::ZERO, purpose);
+            self.launch(BOOT_PAUSE * attempt, purpose);
             return Ok(());
         }
         self.fail(reason).await

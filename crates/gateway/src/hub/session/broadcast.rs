@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use proto::socket::{Message, ServerMessage, WireStatus};
-use store::{NewBatch, TranscriptWrite};
+use store::{NewBatch, StoredMessage, TranscriptWrite};
 
 use super::super::feed::Feed;
 use super::super::frame::FrameText;
@@ -91,6 +91,16 @@ impl Session {
         Ok(self.services.store.save_messages(&self.owner, self.stream.feed.head(), cut).await?)
     }
 
+    /// Saves the open messages as they are. They are saved again when they end.
+    pub(super) async fn save_open_messages(&mut self) -> Result<(), End> {
+        let open: Vec<_> = self.stream.transcript.open().iter().map(OpenMessage::to_stored).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let settled = self.stream.transcript.settled(self.stream.feed.head());
+        Ok(self.services.store.save_messages(&self.owner, settled, open).await?)
+    }
+
     /// Frees what a long turn has left in memory, and prunes the log.
     pub(super) async fn prune(&mut self) -> Result<(), End> {
         self.stream.feed.shrink();
@@ -113,8 +123,12 @@ impl Session {
                 return None;
             }
         };
-        let mut messages: Vec<Message> = stored.messages.into_iter().map(Message::from).collect();
-        messages.extend(self.stream.transcript.open().iter().map(OpenMessage::to_message));
+        // An open message may have been saved as it was then.
+        let open = self.stream.transcript.open();
+        let is_complete = |message: &StoredMessage| open.iter().all(|held| held.id() != message.id);
+        let stored_messages = stored.messages.into_iter().filter(is_complete);
+        let mut messages: Vec<Message> = stored_messages.map(Message::from).collect();
+        messages.extend(open.iter().map(OpenMessage::to_message));
         let seq = self.stream.feed.head();
         let init = ServerMessage::Init {
             messages,

@@ -25,6 +25,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The delay before we check whether an agent has stopped after an abort. The turn may not have started when the abort
 /// arrived.
 const CHECK: Duration = Duration::from_secs(1);
+/// What the agent is told before the first prompt after files of its session were lost.
+const FILES_LOST: &str = "(Note from the platform: this sandbox was started from the last snapshot. Files that were changed \
+    after it are gone.)\n\n";
 /// The maximum number of abort requests per turn.
 const MAX_ABORTS: u32 = 5;
 
@@ -47,6 +50,7 @@ impl Session {
         if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
             return Ok(PromptOutcome::Refused(refusal));
         }
+        let files_are_lost = self.files_are_lost();
         if let Err(refusal) = self.try_wake().await? {
             return Ok(PromptOutcome::Refused(refusal));
         }
@@ -60,6 +64,9 @@ impl Session {
             return Ok(PromptOutcome::Queued { id });
         }
         self.queue_prompt(id.clone(), request).await?;
+        if files_are_lost {
+            self.queue.files_lost();
+        }
         self.next_turn().await?;
         self.broadcast_queue().await?;
         Ok(PromptOutcome::Queued { id })
@@ -170,13 +177,15 @@ impl Session {
         };
         let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
         let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
+        let note = if self.queue.is_after_loss(&prompt.id) { FILES_LOST } else { "" };
         turn.request = Request::Prompt(tokio::spawn(async move {
             let model = llm.model_of(config.as_ref()).await.opencode_id();
+            let text = format!("{note}{}", prompt.content);
             let prompt = Prompt {
                 id: &prompt.id,
                 model: &model,
                 effort: config.and_then(|config| config.reasoning_effort),
-                text: &prompt.content,
+                text: &text,
                 images: &prompt.images,
             };
             let sent = send(client.as_ref(), &session, &prompt).await;

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use agent::AgentError;
-use chrono::TimeDelta;
 use clock::Rng;
 use proto::socket::{MessageSource, OpenQuestion, QuestionKind, QuestionState, ServerMessage};
 use sha2::{Digest as _, Sha256};
@@ -18,8 +17,6 @@ use super::{End, Session, millis};
 
 /// The maximum number of open questions of a session. Further ones are rejected.
 const MAX_OPEN: usize = 32;
-/// How long an unanswered question keeps the sandbox running when nobody watches.
-const IDLE_GRACE: TimeDelta = TimeDelta::minutes(5);
 
 /// The questions that are not finished.
 pub(super) struct Questions {
@@ -48,6 +45,10 @@ impl Questions {
         self.open.iter().map(|stored| stored.question.clone()).collect()
     }
 
+    pub(super) fn any_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Waits for a delivery to end, or forever.
     pub(super) async fn delivered(&mut self) -> Delivery {
         loop {
@@ -72,12 +73,12 @@ impl Questions {
 impl Session {
     /// Stores and broadcasts a question of the agent. One that nobody may answer is rejected at once.
     pub(super) async fn ask(&mut self, question: OpenQuestion) -> Result<(), End> {
-        if let Some(reason) = self.denial(&question) {
+        if let Some(reason) = self.denial(&question).await? {
             self.reject_request(question.question_id, question.kind);
             return self.broadcast(vec![ServerMessage::Error { message: reason }]).await;
         }
         let asked_at = self.services.clock.now();
-        let expires_at = asked_at + self.services.question_lifetime;
+        let expires_at = asked_at + self.services.questions.lifetime;
         let prompt_id = self.turn.prompt().map(str::to_owned);
         let new =
             NewQuestion { question: question.clone(), prompt_id: prompt_id.clone(), asked_at, expires_at };
@@ -99,18 +100,20 @@ impl Session {
     }
 
     /// The reason why a question is not put to people: policy denies the permission, or too many are open.
-    fn denial(&self, question: &OpenQuestion) -> Option<String> {
+    async fn denial(&self, question: &OpenQuestion) -> Result<Option<String>, End> {
         if self.questions.open.len() >= MAX_OPEN {
-            return Some(format!(
+            return Ok(Some(format!(
                 "The agent asked more than {MAX_OPEN} questions at once; one was rejected."
-            ));
+            )));
         }
         if question.kind == QuestionKind::Question {
-            return None;
+            return Ok(None);
         }
         let name = question.questions.first().map(|item| item.header.as_str()).unwrap_or_default();
-        let reason = self.services.gate.agent_permission_denial(&self.record, name)?;
-        Some(format!("The agent asked for the permission \"{name}\", and policy denies it: {reason}"))
+        let denied = self.services.gate.judge_agent_permission(&self.record, name).await?;
+        Ok(denied.map(|reason| {
+            format!("The agent asked for the permission \"{name}\", and policy denies it: {reason}")
+        }))
     }
 
     /// Rejects a request that was never put to people.
@@ -294,7 +297,8 @@ impl Session {
             self.settle(&id, QuestionState::Rejected, Vec::new(), None).await?;
         }
         self.deliver_answers().await?;
-        let is_old = |stored: &StoredQuestion| self.is_awaited(stored) && now - stored.asked_at > IDLE_GRACE;
+        let grace = self.services.questions.idle_grace;
+        let is_old = |stored: &StoredQuestion| self.is_awaited(stored) && now - stored.asked_at > grace;
         if self.demand.watchers.is_empty() && self.questions.open.iter().any(is_old) {
             return self.park().await;
         }
