@@ -271,10 +271,17 @@ fn catalogue_entry(model: &proto::Model) -> Value {
 fn chat_entry(model: &ChatModel) -> Value {
     let context = model.context.unwrap_or(CHAT_CONTEXT);
     let output = model.output.unwrap_or(CHAT_OUTPUT).min(u64::from(OUTPUT)).min(context / 4).max(1);
+    // OpenCode knows the variants of some models by their names. A session's reasoning effort applies to every model.
+    let variants: serde_json::Map<String, Value> = proto::ReasoningEffort::ALL
+        .iter()
+        .filter_map(|effort| effort.variant())
+        .map(|variant| (variant.to_owned(), json!({ "reasoningEffort": variant })))
+        .collect();
     json!({
         "name": model.name, "attachment": true, "reasoning": true, "temperature": true, "tool_call": true,
         "cost": { "input": 0, "output": 0 },
         "limit": { "context": context, "output": output },
+        "variants": variants,
         "modalities": { "input": ["text", "image"], "output": ["text"] },
     })
 }

@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::firing::GATEWAY;
 use super::{Automations, prompt};
+use crate::llm::ModelUnavailable;
 use crate::sessions::{
     self, ConfigurationSource, PromptDraft, RequestContext, Requester, SessionDraft, SessionError,
     SessionServices, Title,
@@ -247,6 +248,7 @@ fn is_final(error: &RunnerError) -> bool {
             SessionError::Invalid(_)
                 | SessionError::Forbidden(_)
                 | SessionError::NoRepositories
+                | SessionError::Model(_, ModelUnavailable::NotConfigured { .. } | ModelUnavailable::Unknown(_))
                 | SessionError::KeyMismatch
                 | SessionError::Store(StoreError::Missing(_))
         )

@@ -7,7 +7,7 @@ use proto::http::{
     AutomationEntry, AutomationList, ChangeAutomation, CreateAutomation, CronEntry, ErrorBody, OkReply,
     SetCron, SetWebhook, TriggerEventEntry, TriggerEventList, WebhookEntry,
 };
-use proto::{AutomationId, ModelId, OrgId, text};
+use proto::{AutomationId, OrgId, text};
 use secrecy::SecretString;
 use store::{
     Automation, AutomationSettings, CronTrigger, NewAutomation, Scope, TriggerEvent, WebhookTrigger,
@@ -19,6 +19,7 @@ use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::automations::Schedule;
+use crate::sessions;
 use gate::{AdminChange, Subject};
 
 const MAX_NAME: usize = 100;
@@ -49,10 +50,11 @@ pub(super) async fn create(
     let id: AutomationId = app.rng.uuid(now).into();
     let enabled = request.enabled.unwrap_or(true);
     let (webhook, secret) = webhook(&app, id, None, request.webhook)?;
+    let model = stored_model(&app, request.model).await?;
     let settings = AutomationSettings {
         name: request.name,
         instructions: request.instructions,
-        model: request.model.as_deref().map(model).transpose()?,
+        model,
         configuration_id: request.configuration_id,
         system_prompt: request.system_prompt,
         enabled,
@@ -89,9 +91,12 @@ pub(super) async fn change(
     app: AppState,
     admin: User,
     Path(id): Path<AutomationId>,
-    Body(request): Body<ChangeAutomation>,
+    Body(mut request): Body<ChangeAutomation>,
 ) -> Result<Json<AutomationEntry>, ApiError> {
     let known = found(&app, admin.org, id).await?;
+    if let Some(model) = request.model.take() {
+        request.model = Some(stored_model(&app, model).await?);
+    }
     let (settings, secret) = changed(&app, id, known.settings.clone(), request)?;
     check(&app, admin.org, &settings).await?;
     save_secret(&app, &admin, id, secret.as_ref()).await?;
@@ -242,10 +247,7 @@ fn changed(
     let settings = AutomationSettings {
         name: request.name.unwrap_or(known.name),
         instructions: request.instructions.unwrap_or(known.instructions),
-        model: match request.model {
-            Some(wanted) => wanted.as_deref().map(model).transpose()?,
-            None => known.model,
-        },
+        model: request.model.unwrap_or(known.model),
         configuration_id: request.configuration_id.unwrap_or(known.configuration_id),
         system_prompt: request.system_prompt.unwrap_or(known.system_prompt),
         enabled,
@@ -255,10 +257,10 @@ fn changed(
     Ok((settings, secret))
 }
 
-/// The id under which a model is stored.
-fn model(text: &str) -> Result<String, ApiError> {
-    let model = ModelId::parse(text).map_err(|error| ApiError::bad_request(format!("model: {error}")))?;
-    Ok(model.as_str().to_owned())
+/// The id under which a model is stored. A model that nobody serves is refused.
+async fn stored_model(app: &AppState, model: Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(text) = model else { return Ok(None) };
+    Ok(Some(sessions::check_model(&app.sessions, "model", &text).await?))
 }
 
 /// Refuses settings that no run could use.

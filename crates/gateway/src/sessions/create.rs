@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use proto::http::AgentConfig;
 use proto::socket::WireStatus;
 use proto::{ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType};
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use store::{FoundConfiguration, NewSession, Starts, StoreError};
 
 use super::configuration::{find_or_create, is_unfinished};
 use super::idempotency::once;
+use super::model::check_model;
 use super::{
     ConfigurationSource, RequestContext, Requester, SessionDraft, SessionError, SessionServices, Title, setup,
 };
@@ -51,8 +51,8 @@ async fn create_now(
     requester: &Requester,
     mut draft: SessionDraft,
 ) -> Result<CreatedSession, SessionError> {
-    if let Some(config) = &mut draft.agent_config {
-        check_model(services, config).await?;
+    if let Some(model) = draft.agent_config.as_mut().and_then(|config| config.model_id.as_mut()) {
+        *model = check_model(services, "agentConfig.modelId", model).await?;
     }
     services.admission.check_creation(org, draft.agent_config.as_ref()).await??;
     if let Some(id) = &draft.snapshot_id {
@@ -81,15 +81,6 @@ async fn create_now(
         has_snapshot,
         sandbox_id,
     })
-}
-
-/// Replaces the name of the chosen model by the id under which it is stored.
-async fn check_model(services: &SessionServices, config: &mut AgentConfig) -> Result<(), SessionError> {
-    if let Some(text) = &config.model_id {
-        let stored = services.admission.check_model(text).await;
-        config.model_id = Some(stored.map_err(|error| SessionError::Model("agentConfig.modelId", error))?);
-    }
-    Ok(())
 }
 
 /// All later sessions of a configuration start from the snapshot of its setup session, so creating one is a change of

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing};
+use proto::Role;
 use serde_json::{Value, json};
 
 use crate::harness::Setup;
 use crate::live::{Live, id};
 use crate::model_proxy::serve;
+use crate::people::person;
 
 /// An endpoint whose list of models the test can change.
 struct Endpoint {
@@ -162,4 +164,35 @@ async fn reasoning_effort_reaches_the_agent_as_a_variant() {
         live.prompt(&session, "hi").await;
         assert_eq!(live.next_turn().await.variant.as_deref(), variant, "{effort}");
     }
+}
+
+#[tokio::test]
+async fn the_model_of_an_automation_must_be_served_too() {
+    let endpoint = Endpoint::listing(&["qwen3:8b"]).await;
+    let live = endpoint.live(Setup::sqlite()).await;
+    let owner = person(&live.app, live.ada.org, Role::Owner).await;
+    let ask = async |method: &str, path: &str, body: Value| {
+        live.ask(method, path, Some(&owner.token), &body, None).await
+    };
+    let create = |model: &str| {
+        let body = json!({ "name": "a", "instructions": "b", "model": model });
+        ask("POST", "/v1/automations", body)
+    };
+    let (status, made) = create("litellm/qwen3:8b").await;
+    assert_eq!((status, &made["model"]), (201, &json!("qwen3:8b")), "{made}");
+    let path = format!("/v1/automations/{}", made["id"].as_str().unwrap());
+    for (model, why) in [
+        ("claude-opus-4.6", "model: Claude Opus 4.6 needs ANTHROPIC_API_KEY, which is not set"),
+        ("llama", "model: No configured provider serves the model llama"),
+    ] {
+        let created = create(model).await;
+        let changed = ask("PATCH", &path, json!({ "model": model })).await;
+        for (status, answer) in [created, changed] {
+            assert_eq!((status, &answer["error"]), (400, &json!(why)), "{answer}");
+        }
+    }
+    // A change of something else does not depend on the endpoint.
+    endpoint.change(500, String::new());
+    let (status, renamed) = ask("PATCH", &path, json!({ "name": "c" })).await;
+    assert_eq!((status, &renamed["model"]), (200, &json!("qwen3:8b")), "{renamed}");
 }

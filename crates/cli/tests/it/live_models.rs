@@ -1,0 +1,154 @@
+//! Real agents with models of each API: the Messages API and the Chat Completions API.
+
+use serde_json::{Value, json};
+use testkit::ScriptedModel;
+
+use crate::live::{Real, outcome, tokens};
+
+const SCRIPT: &str = r#"
+[[rule]]
+system = "title generator"
+[[rule.step]]
+text = "A title"
+
+[[rule]]
+when = "use bash"
+[[rule.step]]
+text = "I will ask the shell."
+chunk = 4
+tool = [{ name = "bash", input = { command = "echo from-$((6 * 7))", description = "Ask" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
+[[rule.step]]
+text = "You said: {prompt}"
+"#;
+
+/// The key of the provider, which no sandbox may see.
+const KEY: &str = "sk-of-the-provider";
+
+/// A model API, and where its requests differ.
+struct Api {
+    path: &'static str,
+    /// The settings that configure its provider, with the base URL of the scripted model.
+    settings: fn(&str) -> Vec<(&'static str, String)>,
+    key: fn(&testkit::ModelRequest) -> Option<String>,
+    /// The field of a request that says how much to think.
+    effort: fn(&Value) -> &Value,
+    /// The model that a session gets that chooses none.
+    default_model: &'static str,
+}
+
+const APIS: [Api; 2] = [
+    Api {
+        path: "/v1/messages",
+        settings: messages,
+        key: |request| header(request, "x-api-key"),
+        effort: |body| &body["output_config"]["effort"],
+        default_model: "claude-sonnet-4-6",
+    },
+    Api {
+        path: "/v1/chat/completions",
+        settings: chat,
+        key: |request| header(request, "authorization")?.strip_prefix("Bearer ").map(str::to_owned),
+        effort: |body| &body["reasoning_effort"],
+        // The first of the endpoint's list.
+        default_model: model::MODELS[0],
+    },
+];
+
+fn messages(url: &str) -> Vec<(&'static str, String)> {
+    vec![("ANTHROPIC_API_KEY", KEY.to_owned()), ("ANTHROPIC_BASE_URL", url.to_owned())]
+}
+
+fn chat(url: &str) -> Vec<(&'static str, String)> {
+    vec![("OPENAI_API_KEY", KEY.to_owned()), ("OPENAI_BASE_URL", format!("{url}/v1"))]
+}
+
+fn header(request: &testkit::ModelRequest, name: &str) -> Option<String> {
+    request.headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+}
+
+/// A gateway with a model that records what it is sent.
+struct Recorded {
+    real: Real,
+    model: ScriptedModel,
+    _threads: tokio::runtime::Runtime,
+}
+
+impl Recorded {
+    fn start(settings: impl Fn(&str) -> Vec<(&'static str, String)>) -> Self {
+        // The model answers on threads of its own, while the test waits.
+        let threads = tokio::runtime::Runtime::new().unwrap();
+        let model = threads.block_on(ScriptedModel::start(model::Script::parse(SCRIPT).unwrap())).unwrap();
+        let settings = settings(&model.url());
+        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Self { real: Real::serving(&settings), model, _threads: threads }
+    }
+
+    /// Requests for answers, without those for the list of models and for titles.
+    fn requests(&self) -> Vec<testkit::ModelRequest> {
+        let all = self.model.requests().into_iter();
+        all.filter(|request| request.method == "POST" && request.json()["tools"].is_array()).collect()
+    }
+
+    fn turn(&self, prompt: &str) -> Vec<Value> {
+        let mut socket = self.real.watch("");
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+        socket.prompt(prompt);
+        socket.until_type("turn_complete")
+    }
+}
+
+#[test]
+fn the_same_session_works_on_each_model_api() {
+    for api in APIS {
+        let mut recorded = Recorded::start(api.settings);
+        recorded.real.new_session(&json!({"agentConfig": {"reasoningEffort": "deep"}}));
+        let frames = recorded.turn("please use bash");
+        assert_eq!(outcome(&frames), "ok", "{}", api.path);
+        let text = tokens(&frames);
+        assert!(text.starts_with("I will ask the shell.It said: from-42"), "{}: {text}", api.path);
+        let streamed = frames.iter().filter(|frame| frame["type"] == "token").count();
+        assert!(streamed > 3, "{}: {streamed} tokens", api.path);
+        let ended = frames.iter().find(|frame| frame["type"] == "tool_end").unwrap();
+        assert!(ended["payload"]["result"].as_str().unwrap().contains("from-42"), "{ended}");
+
+        let requests = recorded.requests();
+        assert_eq!(requests.len(), 2, "{}", api.path);
+        for request in &requests {
+            let body = request.json();
+            assert_eq!(request.path, api.path);
+            assert_eq!((api.key)(request).as_deref(), Some(KEY));
+            assert_eq!(body["model"], api.default_model);
+            assert_eq!((api.effort)(&body), "high", "{}", api.path);
+        }
+        let inside = recorded.real.shell(&recorded.real.sandbox(), "env; cat ~/.proliferate/agent/*.json ~/.proliferate/agent/model-key");
+        assert!(!inside.contains(KEY), "{}: the provider's key is in the sandbox", api.path);
+
+        let usage = recorded.real.get("/v1/usage?by=model");
+        let entry = &usage["entries"][0];
+        assert_eq!(entry["key"], api.default_model, "{usage}");
+        for figure in ["inputTokens", "outputTokens", "costMicros"] {
+            assert!(entry[figure].as_i64().is_some_and(|figure| figure > 0), "{}: {figure} in {usage}", api.path);
+        }
+    }
+}
+
+/// OpenCode knows which models think by their names. The choice of a session holds for every model.
+#[test]
+fn reasoning_effort_reaches_every_chat_model() {
+    let mut recorded = Recorded::start(|url| {
+        let mut settings = chat(url);
+        // The endpoint does not list it, but the operator vouches for it.
+        settings.push(("DEFAULT_MODEL", "deepseek-r1".to_owned()));
+        settings
+    });
+    for (effort, sent) in [("quick", json!("low")), ("normal", Value::Null), ("deep", json!("high"))] {
+        recorded.real.new_session(&json!({"agentConfig": {"reasoningEffort": effort}}));
+        assert_eq!(outcome(&recorded.turn("hello")), "ok");
+        let body = recorded.requests().last().unwrap().json();
+        assert_eq!((&body["model"], &body["reasoning_effort"]), (&json!("deepseek-r1"), &sent), "{effort}");
+    }
+}
