@@ -50,8 +50,13 @@ pub trait AgentClient: Send + Sync {
     /// Subscribes to all events from now on.
     async fn events(&self) -> Result<Box<dyn EventStream>, AgentError>;
 
-    /// Opens the session with this id if the agent still has it, and otherwise a new one.
-    async fn open_session(&self, known: Option<&str>, title: &str) -> Result<AgentSession, AgentError>;
+    /// Opens the session with this id if the agent still has it, and otherwise a new one. Without a title, the agent may
+    /// ask its model for one.
+    async fn open_session(
+        &self,
+        known: Option<&str>,
+        title: Option<&str>,
+    ) -> Result<AgentSession, AgentError>;
 
     /// Sends a prompt. The answer arrives as events. Sending it again under the same id must not start a second turn.
     async fn prompt(&self, session: &str, prompt: &Prompt<'_>) -> Result<(), AgentError>;

@@ -28,6 +28,8 @@ pub enum Effect {
     /// The turn seems to be over, but its last message is not. If the turn has not ended after this time, fetch the
     /// history and call [`Translator::reconcile`].
     Settle { after: Duration },
+    /// The agent's session has this title: ours, or one that its model has made.
+    Title(String),
     /// The agent did not finish this message. Keep its content and mark it as interrupted.
     Interrupted { message: String },
 }

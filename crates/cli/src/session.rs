@@ -61,6 +61,12 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
             client.cancel(id).await?;
             context.out.result(&json!({ "id": id }), "cancelled what ran");
         }
+        SessionCommand::Model { id, model } => {
+            let id = find(&client, &id).await?;
+            let model = client.set_model(id, &model).await?;
+            let sentence = format!("uses {} from the next prompt on", clean(&model));
+            context.out.result(&json!({ "id": id, "modelId": model }), &sentence);
+        }
         SessionCommand::Ls { status, limit } => ls(context, &client, status, limit).await?,
         SessionCommand::Show { id, full } => {
             let id = find(&client, &id).await?;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use proto::SessionId;
 use proto::http::{
     AnswerQuestion, CreateSession, CreatedSession, MessagePage, MessageQuery, OkReply, PostMessage,
-    PromptReply, QuestionList, RenameSession, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
+    PromptReply, QuestionList, RenameSession, SessionInfo, SessionList, SessionModel, SessionQuery,
+    SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -133,6 +134,13 @@ impl Client {
     pub async fn rename(&self, session: SessionId, title: &str) -> Result<(), Error> {
         let body = RenameSession { title: title.to_owned() };
         ok(self.http.request(Method::PATCH, self.session(session, None)).json(&body)).await
+    }
+
+    /// Changes a session's model from its next prompt on, and returns the id under which it is stored.
+    pub async fn set_model(&self, session: SessionId, model: &str) -> Result<String, Error> {
+        let body = SessionModel { model_id: model.to_owned() };
+        let url = self.url(&["proliferate", &session.to_string(), "model"]);
+        Ok(read::<SessionModel>(self.http.request(Method::PUT, url).json(&body)).await?.model_id)
     }
 
     /// Saves a session's files and stops its sandbox; with `discard`, unsaved changes are lost.

@@ -75,7 +75,7 @@ acts! {
     Watch: "list and watch sessions and open questions, read the transcript, presence, git status" [Yes Yes Yes Yes No]
     ReadStatus: "read the status of a session" [Yes Yes Yes Yes Own]
     CreateSession: "create a session" [Yes Yes Yes Yes No]
-    Prompt: "prompt a session, answer a question of its agent" [Yes Yes Yes Yes No]
+    Prompt: "prompt a session, answer a question of its agent, change its model" [Yes Yes Yes Yes No]
     Steer: "cancel, heartbeat" [Yes Yes Yes Yes No]
     EagerStart: "eager start" [No No No Yes No]
     ChangeSession: "rename, stop, snapshot, git branch, commit, push and pull request, env values, proxies" [Yes No Yes No No]

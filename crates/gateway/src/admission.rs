@@ -89,6 +89,19 @@ impl Admission {
         Ok(if spent < budget { Ok(()) } else { Err(Refusal::Budget(session_budget_spent(budget))) })
     }
 
+    /// Whether a session may use this model: where a budget applies, the model must have a price.
+    pub(crate) async fn check_price(
+        &self,
+        session: &SessionRecord,
+        agent: &AgentConfig,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        let own = session.budget_micros.or(self.session_budget_micros);
+        if own.or(self.store.org_budget(session.org_id).await?.budget_micros).is_none() {
+            return Ok(Ok(()));
+        }
+        Ok(self.llm.price_of(&self.prices, Some(agent)).await.map(drop).map_err(Refusal::NoPrice))
+    }
+
     /// Whether an organization can pay for a session. Where a budget applies, the model must have a price.
     async fn check_budget(&self, budget: &OrgBudget, agent: Option<&AgentConfig>) -> Result<(), Refusal> {
         check_spent(budget)?;

@@ -19,4 +19,5 @@ pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::{FrameText, to_one};
 pub use registry::{Hub, HubError, Hubs};
 pub(crate) use services::HubServices;
+pub(crate) use session::first_sentence;
 pub(crate) use stored::stored_init;

@@ -1,4 +1,4 @@
-//! The use cases of sessions: create, prompt, answer, cancel, rename, stop, delete, save files and start services. HTTP
+//! The use cases of sessions: create, prompt, answer, cancel, rename, change the model, stop, delete, save files and start services. HTTP
 //! handlers, WebSocket connections and automations call them. The caller has authenticated the [`Requester`] and decided
 //! that it may do this to the session.
 
@@ -30,7 +30,7 @@ pub use control::{cancel, delete, rename, stop};
 pub use create::{CreatedSession, create};
 pub use draft::{ConfigurationSource, SessionDraft, Title};
 pub use error::SessionError;
-pub use model::check_model;
+pub use model::{check_model, set_model};
 pub use prompt::{PromptDraft, prompt};
 pub use requester::{RequestContext, Requester};
 pub use sandbox::{save_snapshot, start_services};

@@ -31,6 +31,7 @@ use exchange::Limit;
 
 pub use error::ApiError;
 pub use events::Events;
+pub(crate) use prompt::variant;
 
 /// Polling interval while waiting for the agent to listen: initial and maximum.
 const INITIAL_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -158,13 +159,13 @@ impl<D: Dial> Client<D> {
         self.call("list its tools", Method::GET, "/experimental/tool/ids", None).await?.read()
     }
 
-    /// Creates a session and returns its id. Giving a title keeps the agent from asking its model for one.
-    pub async fn create_session(&self, title: &str) -> Result<String, ApiError> {
+    /// Creates a session and returns its id. Without a title, the agent asks its model for one at the first prompt.
+    pub async fn create_session(&self, title: Option<&str>) -> Result<String, ApiError> {
         #[derive(Deserialize)]
         struct Created {
             id: String,
         }
-        let body = json!({ "title": title });
+        let body = title.map_or_else(|| json!({}), |title| json!({ "title": title }));
         let created: Created =
             self.call("create a session", Method::POST, "/session", Some(&body)).await?.read()?;
         exchange::check_path_segment(&created.id)?;

@@ -43,6 +43,7 @@ pub enum Body<'a> {
     Status(Status<'a>),
     Error(Failure<'a>),
     Session {
+        title: Cow<'a, str>,
         parent: Cow<'a, str>,
     },
     /// The agent waits for an answer.
@@ -142,8 +143,8 @@ impl<'a> Event<'a> {
             "session.status" => Body::Status(status(found.status)?),
             "session.error" => Body::Error(read(found.error)?),
             "session.created" | "session.updated" => {
-                let Lineage { parent } = read(found.info)?;
-                Body::Session { parent }
+                let SessionFields { parent, title } = read(found.info)?;
+                Body::Session { parent, title }
             }
             "permission.asked" => {
                 let question = request::permission(&found.id, &found.permission, found.patterns);
@@ -224,9 +225,11 @@ struct Properties<'a> {
 }
 
 #[derive(Deserialize)]
-struct Lineage<'a> {
+struct SessionFields<'a> {
     #[serde(borrow, rename = "parentID", default, deserialize_with = "text")]
     parent: Cow<'a, str>,
+    #[serde(borrow, default, deserialize_with = "text")]
+    title: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]

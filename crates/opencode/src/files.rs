@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+use crate::api::variant;
 use browser::Browser;
 use prompt::Part;
 
@@ -210,7 +211,6 @@ impl Setup<'_> {
             "instructions": self.instruction_files(),
             // The sandbox is the security boundary, so nobody is asked for permissions.
             "permission": { "*": "allow" },
-            "agent": { "title": { "disable": true } },
             "autoupdate": false,
             "share": "disabled",
             "snapshot": false,
@@ -274,7 +274,7 @@ fn chat_entry(model: &ChatModel) -> Value {
     // OpenCode knows the variants of some models by their names. A session's reasoning effort applies to every model.
     let variants: serde_json::Map<String, Value> = proto::ReasoningEffort::ALL
         .iter()
-        .filter_map(|effort| effort.variant())
+        .filter_map(|effort| variant(*effort))
         .map(|variant| (variant.to_owned(), json!({ "reasoningEffort": variant })))
         .collect();
     json!({

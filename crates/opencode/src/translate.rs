@@ -31,6 +31,8 @@ use turn::{End, Kind, Turn, Verdict};
 const MAX_ID: usize = 128;
 /// Maximum length of an error message or reason for people, in characters.
 const MAX_REASON: usize = 500;
+/// Maximum length of a title, in characters.
+const MAX_TITLE: usize = 200;
 /// How often OpenCode retries before it gives up on its model.
 const RETRIES: u32 = 5;
 /// How long the agent may take to store the end of a cancelled or failed turn.
@@ -60,6 +62,8 @@ pub struct Translator {
     prompts: RecentIds,
     /// The most recent prompt, for a turn that somebody else started.
     last_prompt: Option<String>,
+    /// The last title of the agent's session.
+    title: String,
     /// Ids of the sessions of sub-agents.
     children: RecentIds,
     /// Ids of the agent's requests that have become effects.
@@ -86,6 +90,7 @@ impl Translator {
             calls: RecentIds::default(),
             prompts: RecentIds::default(),
             last_prompt: None,
+            title: String::new(),
             children: RecentIds::default(),
             requests: RecentIds::default(),
             counters: Counters::default(),
@@ -116,7 +121,12 @@ impl Translator {
     pub fn observe_into(&mut self, event: &Event<'_>, now: i64, out: &mut Output) {
         let ours = event.session == self.session;
         match &event.body {
-            Body::Session { parent } => self.session_seen(&event.session, parent),
+            Body::Session { parent, title } => {
+                self.session_seen(&event.session, parent);
+                if ours {
+                    self.title_seen(title, out);
+                }
+            }
             Body::Asked { id, kind, question } if ours || self.children.contains(&event.session) => {
                 self.ask(id, *kind, question.as_deref(), out);
             }
@@ -174,6 +184,14 @@ impl Translator {
     fn session_seen(&mut self, session: &str, parent: &str) {
         if is_id(session) && (parent == self.session || self.children.contains(parent)) {
             self.children.insert(session);
+        }
+    }
+
+    fn title_seen(&mut self, title: &str, out: &mut Output) {
+        let title = truncate::line(title, MAX_TITLE);
+        if is_real_title(&title) && title != self.title {
+            self.title.clone_from(&title);
+            out.effects.push(Effect::Title(title));
         }
     }
 
@@ -493,6 +511,12 @@ fn report_omission(turn: &mut Turn, out: &mut Output) {
 fn failure_message(failure: &Failure<'_>) -> String {
     let known = [&failure.data.message, &failure.name].into_iter().find(|text| !text.trim().is_empty());
     known.map_or_else(|| "Unknown error".to_owned(), |text| truncate::line(text.trim(), MAX_REASON))
+}
+
+/// Whether somebody chose or made this title. Without one, OpenCode uses the time. Earlier versions of the gateway called every
+/// session `Session`.
+fn is_real_title(title: &str) -> bool {
+    !title.is_empty() && title != "Session" && !title.starts_with("New session - ")
 }
 
 fn is_id(id: &str) -> bool {

@@ -62,7 +62,9 @@ pub use sandbox::{
     DiffQuery, ExecCommand, ExecFrame, FileEntry, FileKind, FileListing, FileQuery, LogQuery, RepoDiff,
     SessionDiff,
 };
-pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery, StopQuery};
+pub use session::{
+    MessagePage, MessageQuery, RenameSession, SessionList, SessionModel, SessionQuery, StopQuery,
+};
 pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
 pub use usage::{UsageBy, UsageEntry, UsageQuery, UsageReport, UsageSums};

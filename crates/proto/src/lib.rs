@@ -47,7 +47,7 @@ pub use role::Role;
 pub use run::{RunKind, RunStatus};
 pub use session::{
     AgentMode, AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode,
-    Session, SessionMetrics, SessionStatus, SessionType, TitleStatus,
+    Session, SessionMetrics, SessionStatus, SessionType, TitleSource, TitleStatus,
 };
 pub use string_enums::UnknownWord;
 pub use workspace::{ConfigurationKind, ConfigurationStatus, PromptState, RepoSource};

@@ -110,6 +110,16 @@ string_enums! {
         Generating = "generating",
     }
 
+    /// Where the title of a session comes from. A title is replaced only by one from a later source in this list.
+    TitleSource as "title source" {
+        /// The first sentence of the first prompt.
+        Prompt = "prompt",
+        /// The model made it.
+        Model = "model",
+        /// A person or an automation chose it.
+        Person = "person",
+    }
+
     /// Whether creating a session waits for its sandbox.
     SandboxMode as "sandbox mode" {
         /// The response is sent when the sandbox is running.
@@ -223,6 +233,9 @@ pub struct Session {
     pub parent_session_id: Option<SessionId>,
     pub title: Option<String>,
     pub title_status: Option<TitleStatus>,
+    /// The model that somebody has chosen; absent means the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_id: Option<String>,
     #[serde(with = "iso")]
     pub started_at: DateTime<Utc>,
     #[serde(with = "iso")]

@@ -14,7 +14,7 @@ use proto::{
     ActionMode, AutomationRunStatus, ClientType, CompletionOutcome, ConfigurationKind, ConfigurationStatus,
     DisplayStatus, InvalidId, InvocationStatus, ModeSource, OrgId, Origin, Outcome, PauseReason, PromptState,
     RepoSource, Resolution, Risk, Role, RunEventKind, SandboxMode, SessionId, SessionStatus, SessionType,
-    TitleStatus, TriggerEventStatus, TriggerKind, UnknownWord, WaitingFor, WebhookScheme,
+    TitleSource, TitleStatus, TriggerEventStatus, TriggerKind, UnknownWord, WaitingFor, WebhookScheme,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -77,6 +77,7 @@ fn each_enum_has_exactly_its_values() {
          automation_completed",
     );
     check(Outcome::ALL, "completed succeeded failed needs_human");
+    check(TitleSource::ALL, "prompt model person");
     check(TitleStatus::ALL, "generating");
     check(SandboxMode::ALL, "immediate deferred");
     check(DisplayStatus::ALL, "active idle recovering blocked paused completed failed");

@@ -39,6 +39,7 @@ impl Migration {
             name: "trigger context",
             text: include_str!("../migrations/0027_trigger_context.sql"),
         },
+        Self { version: 29, name: "titles", text: include_str!("../migrations/0029_titles.sql") },
         Self {
             version: 30,
             name: "snapshot runs",

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
     AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, SessionId, SessionMetrics,
-    SessionStatus, SessionType, UserId,
+    SessionStatus, SessionType, TitleSource, UserId,
 };
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
@@ -27,6 +27,8 @@ pub struct NewSession {
     pub origin: Origin,
     pub starts: Starts,
     pub title: Option<String>,
+    /// Where the title comes from, if there is one.
+    pub title_source: TitleSource,
     pub initial_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
     pub system_prompt: Option<String>,
@@ -69,6 +71,7 @@ impl NewSession {
             origin: Origin::Web,
             starts: Starts::Later,
             title: None,
+            title_source: TitleSource::Person,
             initial_prompt: None,
             agent_config: None,
             system_prompt: None,
@@ -152,12 +155,13 @@ impl Store {
             session_type, client_type, client_metadata, origin, status, title, initial_prompt,
             agent_config, automation_id, local_path_hash, sandbox_provider, snapshot_id, budget_micros,
             metrics, started_at, last_activity_at, trigger_context, system_prompt, sandbox_generation, owner_epoch,
-            seq_reserved, pr_urls) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-            $18, $19, $20, $20, $21, $22, 0, 0, 0, '[]')";
+            seq_reserved, pr_urls, title_source) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+            $18, $19, $20, $20, $21, $22, 0, 0, 0, '[]', $23)";
         let status = match new.starts {
             Starts::Later => SessionStatus::Pending,
             Starts::Now => SessionStatus::Starting,
         };
+        let title_source = new.title.as_ref().map(|_| new.title_source.as_str());
         write!(self, Disk, tx => {
             admit!(tx, new.org_id.uuid(), new.id.uuid(), new.at);
             if let Some(configuration) = sets_up {
@@ -180,6 +184,7 @@ impl Store {
                 .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
                 .bind(Json(SessionMetrics::default())).bind(new.at)
                 .bind(new.trigger_context.map(storable_object)).bind(new.system_prompt.map(storable))
+                .bind(title_source)
                 .execute(&mut *tx).await?;
             Ok(true)
         })
@@ -197,9 +202,10 @@ impl Store {
         Ok(found.flatten().map(|context| context.0))
     }
 
-    /// Sets a session's title.
+    /// Gives a session the title that a person has chosen.
     pub async fn rename_session(&self, org: OrgId, id: SessionId, title: &str) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET title = $3 WHERE org_id = $1 AND id = $2";
+        const SQL: &str =
+            "UPDATE sessions SET title = $3, title_source = 'person' WHERE org_id = $1 AND id = $2";
         let (org, id, title) = (org.uuid(), id.uuid(), storable(title.to_owned()));
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL).bind(org).bind(id).bind(title).execute(&mut *tx).await?;

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
     AgentMode, AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason,
-    SessionId, SessionMetrics, SessionStatus, SessionType, UserId,
+    SessionId, SessionMetrics, SessionStatus, SessionType, TitleSource, UserId,
 };
 use sqlx::PgPool;
 use sqlx::types::Json;
@@ -33,6 +33,7 @@ pub struct SessionRecord {
     pub stop_reason: Option<String>,
     pub outcome: Option<Outcome>,
     pub title: Option<String>,
+    pub title_source: Option<TitleSource>,
     pub initial_prompt: Option<String>,
     pub initial_prompt_sent_at: Option<DateTime<Utc>>,
     pub agent_config: Option<AgentConfig>,
@@ -76,7 +77,7 @@ macro_rules! records {
         concat!(
             "SELECT s.id, s.org_id, s.created_by, s.configuration_id, c.name AS configuration_name,
             s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,
-            s.pause_reason, s.stop_reason, s.outcome, s.title, s.initial_prompt,
+            s.pause_reason, s.stop_reason, s.outcome, s.title, s.title_source, s.initial_prompt,
             s.initial_prompt_sent_at, s.agent_config,
             COALESCE(s.system_prompt, CASE WHEN s.client_type = 'automation' THEN a.system_prompt END,
                 c.system_prompt) AS system_prompt,
@@ -123,6 +124,7 @@ from_row!(inline SessionRecord, row => SessionRecord {
     stop_reason: row.try_get("stop_reason")?,
     outcome: optional_word(row.try_get("outcome")?)?,
     title: row.try_get("title")?,
+    title_source: optional_word(row.try_get("title_source")?)?,
     initial_prompt: row.try_get("initial_prompt")?,
     initial_prompt_sent_at: row.try_get("initial_prompt_sent_at")?,
     agent_config: optional_json!(row, "agent_config"),

@@ -1,7 +1,9 @@
 //! State changes by the owner of a session. Every call is fenced: a former owner changes nothing.
 
 use chrono::{DateTime, Utc};
-use proto::{Outcome, PauseReason, SessionStatus};
+use proto::http::AgentConfig;
+use proto::{Outcome, PauseReason, SessionStatus, TitleSource};
+use sqlx::types::Json;
 
 use crate::db::write;
 use crate::owner::{HOLD, fenced};
@@ -147,6 +149,31 @@ impl Store {
         let base_commit = base_commit.map(|commit| storable(commit.to_owned()));
         let branch = storable(branch.to_owned());
         set!(self, owner, SQL, branch, base_commit)
+    }
+
+    /// Changes the settings of the session's agent.
+    pub async fn set_agent_config(&self, owner: &Owner, config: &AgentConfig) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET agent_config = $3 WHERE id = $1 AND owner_epoch = $2";
+        let config = Json(config.clone());
+        set!(self, owner, SQL, config)
+    }
+
+    /// Gives the session a title that no person has chosen. Returns whether it has it now: a person's title stays, and
+    /// a model's title replaces only that of a prompt.
+    pub async fn set_title(
+        &self,
+        owner: &Owner,
+        title: &str,
+        source: TitleSource,
+    ) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE sessions SET title = $2, title_source = $3 WHERE id = $1
+            AND (title IS NULL OR (title_source = 'prompt' AND $3 = 'model'))";
+        let (owner, title) = (*owner, storable(title.to_owned()));
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, HOLD);
+            let done = sqlx::query(SQL).bind(owner.session().uuid()).bind(title).bind(source.as_str());
+            Ok(done.execute(&mut *tx).await?.rows_affected() == 1)
+        })
     }
 
     /// Marks the initial prompt as sent, before it is sent: of several callers, one gets `true` and sends it.

@@ -56,6 +56,14 @@ pub(crate) enum SessionCommand {
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         id: String,
     },
+    /// Change the model of a session, from its next prompt on
+    Model {
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
+        /// The model, such as claude-opus-4.6, or a name from the list of the chat endpoint
+        model: String,
+    },
     /// List sessions: live ones first, then the most recently used
     Ls {
         /// Show only sessions with this status

@@ -70,6 +70,7 @@ impl<W: Write> Screen<W> {
             ServerMessage::Queue { length: 0, .. } => {}
             ServerMessage::Queue { length } => self.dim(&format!("· {length} prompts wait for their turn")),
             ServerMessage::TitleUpdate { title } => self.dim(&format!("· title: {title}")),
+            ServerMessage::ModelUpdate { model_id } => self.dim(&format!("· model: {model_id}")),
             ServerMessage::PreviewUrl { url } => self.dim(&format!("· preview: {url}")),
             ServerMessage::TurnComplete { outcome, .. } => self.turn_ends(*outcome),
             other => self.action(other),

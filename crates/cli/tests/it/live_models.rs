@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::ScriptedModel;
 
-use crate::live::{Real, outcome, tokens};
+use crate::live::{Real, Watching, outcome, tokens};
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -94,10 +94,15 @@ impl Recorded {
     }
 
     fn turn(&self, prompt: &str) -> Vec<Value> {
-        let mut socket = self.real.watch("");
-        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+        let mut socket = self.running();
         socket.prompt(prompt);
         socket.until_type("turn_complete")
+    }
+
+    fn running(&self) -> Watching {
+        let mut socket = self.real.watch("");
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+        socket
     }
 }
 
@@ -124,14 +129,21 @@ fn the_same_session_works_on_each_model_api() {
             assert_eq!(body["model"], api.default_model);
             assert_eq!((api.effort)(&body), "high", "{}", api.path);
         }
-        let inside = recorded.real.shell(&recorded.real.sandbox(), "env; cat ~/.proliferate/agent/*.json ~/.proliferate/agent/model-key");
+        let inside = recorded.real.shell(
+            &recorded.real.sandbox(),
+            "env; cat ~/.proliferate/agent/*.json ~/.proliferate/agent/model-key",
+        );
         assert!(!inside.contains(KEY), "{}: the provider's key is in the sandbox", api.path);
 
         let usage = recorded.real.get("/v1/usage?by=model");
         let entry = &usage["entries"][0];
         assert_eq!(entry["key"], api.default_model, "{usage}");
         for figure in ["inputTokens", "outputTokens", "costMicros"] {
-            assert!(entry[figure].as_i64().is_some_and(|figure| figure > 0), "{}: {figure} in {usage}", api.path);
+            assert!(
+                entry[figure].as_i64().is_some_and(|figure| figure > 0),
+                "{}: {figure} in {usage}",
+                api.path
+            );
         }
     }
 }
@@ -151,4 +163,54 @@ fn reasoning_effort_reaches_every_chat_model() {
         let body = recorded.requests().last().unwrap().json();
         assert_eq!((&body["model"], &body["reasoning_effort"]), (&json!("deepseek-r1"), &sent), "{effort}");
     }
+}
+
+/// The title comes from the prompt at first. The agent asks its model for another one, at the session's expense.
+#[test]
+fn a_model_of_each_api_titles_the_session() {
+    for api in APIS {
+        let mut recorded = Recorded::start(api.settings);
+        recorded.real.new_session(&json!({}));
+        let mut socket = recorded.running();
+        socket.prompt("Say hello. Then stop.");
+        let titles = socket.until(|frame| frame["payload"]["title"] == "A title");
+        let titles: Vec<_> = titles.iter().filter(|frame| frame["type"] == "title_update").collect();
+        assert_eq!(titles[0]["payload"]["title"], "Say hello.", "{}: {titles:?}", api.path);
+        let listed = recorded.real.machine.run(&["session", "ls"]);
+        assert!(listed.out.contains("A title"), "{}", listed.out);
+        let all = recorded.model.requests().into_iter().filter(|request| request.method == "POST");
+        let asked = all.filter(|request| request.json()["tools"].is_null()).count();
+        assert_eq!(asked, 1, "{}: requests for a title", api.path);
+    }
+}
+
+#[test]
+fn the_model_can_be_changed_between_prompts_also_to_another_api() {
+    let mut recorded = Recorded::start(|url| [messages(url), chat(url)].concat());
+    recorded.real.new_session(&json!({"title": "Two models"}));
+    let (session, machine) = (recorded.real.session.clone(), &recorded.real.machine);
+    let served = |requests: &[testkit::ModelRequest]| {
+        let last = requests.last().unwrap();
+        (last.path.clone(), last.json()["model"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(outcome(&recorded.turn("one")), "ok");
+    assert_eq!(served(&recorded.requests()), ("/v1/messages".to_owned(), "claude-sonnet-4-6".to_owned()));
+    for (model, stored, path, name) in [
+        ("litellm/claude-opus-4-5", "litellm/claude-opus-4-5", "/v1/chat/completions", "claude-opus-4-5"),
+        ("claude-opus-4-6", "claude-opus-4.6", "/v1/messages", "claude-opus-4-6"),
+    ] {
+        let changed = machine.json(&["session", "model", &session, model]);
+        assert_eq!(changed["modelId"], stored);
+        assert_eq!(outcome(&recorded.turn("again")), "ok", "{model}");
+        assert_eq!(served(&recorded.requests()), (path.to_owned(), name.to_owned()));
+        // The other model's part of the conversation is not lost.
+        assert!(recorded.requests().last().unwrap().json()["messages"].to_string().contains("You said: one"));
+    }
+    let refused = machine.run(&["session", "model", &session, "hal-9000"]);
+    assert_eq!(refused.code, 1, "{}", refused.err);
+    assert!(
+        refused.err.contains("modelId: No configured provider serves the model hal-9000"),
+        "{}",
+        refused.err
+    );
 }

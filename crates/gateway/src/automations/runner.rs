@@ -248,7 +248,10 @@ fn is_final(error: &RunnerError) -> bool {
             SessionError::Invalid(_)
                 | SessionError::Forbidden(_)
                 | SessionError::NoRepositories
-                | SessionError::Model(_, ModelUnavailable::NotConfigured { .. } | ModelUnavailable::Unknown(_))
+                | SessionError::Model(
+                    _,
+                    ModelUnavailable::NotConfigured { .. } | ModelUnavailable::Unknown(_)
+                )
                 | SessionError::KeyMismatch
                 | SessionError::Store(StoreError::Missing(_))
         )

@@ -128,6 +128,7 @@ table! {
     messages::page => Watch;
     verification_media::media => Watch;
     steer::message => Prompt;
+    steer::set_model => Prompt;
     steer::cancel => Steer;
     questions::list => Watch;
     questions::answer => Prompt;

@@ -143,6 +143,7 @@ fn shown(record: SessionRecord) -> Session {
         parent_session_id: record.parent_session_id,
         title: record.title,
         title_status: None,
+        model_id: record.agent_config.and_then(|config| config.model_id),
         started_at: record.started_at,
         last_activity_at: record.last_activity_at,
         ended_at: record.ended_at,

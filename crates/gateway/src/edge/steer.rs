@@ -1,8 +1,10 @@
-//! Commands to a session over HTTP: prompt, cancel, heartbeat, eager start, rename, stop and delete.
+//! Commands to a session over HTTP: prompt, cancel, heartbeat, eager start, rename, change the model, stop and delete.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
-use proto::http::{ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession, StopQuery};
+use proto::http::{
+    ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession, SessionModel, StopQuery,
+};
 use proto::socket::MessageSource;
 
 use super::auth::SessionAccess;
@@ -95,6 +97,20 @@ pub(super) async fn rename(
     let title = Title::parse(&request.title)?;
     sessions::rename(&app.sessions, access.session.org_id, access.session.id, title).await?;
     Ok(Json(OkReply::OK))
+}
+
+/// Changes the model of the session from its next prompt on. The answer has the id under which the model is stored.
+#[utoipa::path(put, path = "/proliferate/{id}/model", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    request_body = SessionModel,
+    responses((status = 200, body = SessionModel), (status = 400, body = ErrorBody), (status = 402, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn set_model(
+    app: AppState,
+    access: SessionAccess,
+    Body(request): Body<SessionModel>,
+) -> Result<Json<SessionModel>, ApiError> {
+    let model_id = sessions::set_model(&app.sessions, access.session.id, &request.model_id).await?;
+    Ok(Json(SessionModel { model_id }))
 }
 
 /// Saves the session's files, stops its sandbox and sets the outcome `completed`.

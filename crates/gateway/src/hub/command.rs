@@ -76,8 +76,13 @@ pub(crate) enum Command {
         by: String,
         reply: oneshot::Sender<()>,
     },
-    /// The session has this title now.
+    /// A person has chosen this title, which is stored.
     SetTitle(String),
+    /// Uses this model from the next prompt on.
+    SetModel {
+        model: String,
+        reply: oneshot::Sender<Result<(), Refusal>>,
+    },
     /// Asks the session to leave memory if it is idle, because too many sessions are live.
     Evict,
     /// The model gateway refuses further requests, for this reason: the session has used up its budget.

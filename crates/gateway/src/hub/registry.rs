@@ -21,6 +21,7 @@ use super::feed::Feed;
 use super::frame::FrameText;
 use super::services::HubServices;
 use super::session::{DELETED, Exit, Session};
+use crate::admission::Refusal;
 use crate::runtime::{Held, Inside};
 
 /// The capacity of a session's inbox. Senders wait when it is full.
@@ -338,6 +339,10 @@ impl Hub {
 
     pub(crate) async fn set_title(&self, title: String) -> Result<(), HubError> {
         self.send(Command::SetTitle(title)).await
+    }
+
+    pub(crate) async fn set_model(&self, model: String) -> Result<Result<(), Refusal>, HubError> {
+        self.request(|reply| Command::SetModel { model, reply }).await
     }
 
     pub(crate) async fn broadcast(&self, message: ServerMessage) -> Result<(), HubError> {

@@ -15,13 +15,14 @@ mod prompts;
 mod questions;
 mod queue;
 mod timer;
+mod title;
 mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
-use proto::{ClientType, SessionStatus};
+use proto::{ClientType, SessionStatus, TitleSource};
 use store::{Owner, SessionRecord, StoreError};
 use tokio::sync::mpsc;
 
@@ -33,6 +34,7 @@ use self::phase::{Phase, PhaseEvent};
 use self::questions::Questions;
 use self::queue::PromptQueue;
 use self::timer::Timer;
+pub(crate) use self::title::first_sentence;
 use self::turn::{Turn, TurnEvent};
 use super::HubServices;
 use super::command::{Command, JoinReply};
@@ -281,9 +283,14 @@ impl Session {
                 let _ = reply.send(());
                 return Err(End::Deleted);
             }
+            Command::SetModel { model, reply } => {
+                let outcome = self.set_model(model).await?;
+                let _ = reply.send(outcome);
+            }
             Command::Broadcast(message) => self.broadcast(vec![*message]).await?,
             Command::SetTitle(title) => {
                 self.record.title = Some(title.clone());
+                self.record.title_source = Some(TitleSource::Person);
                 self.broadcast(vec![ServerMessage::TitleUpdate { title }]).await?;
             }
         }

@@ -9,7 +9,7 @@ use agent::{AgentClient, AgentError, Endpoint};
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
-use proto::SessionType;
+use proto::{SessionType, TitleSource};
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
 use sandboxd::protocol::Place;
@@ -373,7 +373,9 @@ impl Launch {
         self.runtime.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
         // Subscribe first, so that no later event is missed.
         let events = client.events().await?;
-        let title = self.record.title.as_deref().unwrap_or("Session");
+        // Without a title, the agent asks its model for one.
+        let is_final = !matches!(self.record.title_source, None | Some(TitleSource::Prompt));
+        let title = self.record.title.as_deref().filter(|_| is_final);
         let session = client.open_session(self.record.agent_session_id.as_deref(), title).await?;
         if !session.remembered {
             self.runtime.store.set_agent_session(&self.owner, Some(&session.id)).await?;

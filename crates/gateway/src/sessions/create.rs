@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use proto::socket::WireStatus;
-use proto::{ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType};
+use proto::{
+    ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType,
+    TitleSource,
+};
 use serde::{Deserialize, Serialize};
 use store::{FoundConfiguration, NewSession, Starts, StoreError};
 
@@ -12,10 +15,10 @@ use super::configuration::{find_or_create, is_unfinished};
 use super::idempotency::once;
 use super::model::check_model;
 use super::{
-    ConfigurationSource, RequestContext, Requester, SessionDraft, SessionError, SessionServices, Title, setup,
+    ConfigurationSource, RequestContext, Requester, SessionDraft, SessionError, SessionServices, setup,
 };
 use crate::access::Act;
-use crate::hub::{Hub, HubError};
+use crate::hub::{Hub, HubError, first_sentence};
 
 /// A session that was created. Stored under the idempotency key of its request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -104,6 +107,10 @@ fn new_session(
         ConfigurationSource::Cli { local_path_hash, .. } => Some(local_path_hash),
         _ => None,
     };
+    let (title, title_source) = match draft.title {
+        Some(title) => (Some(title.into_text()), TitleSource::Person),
+        None => (draft.initial_prompt.as_deref().and_then(first_sentence), TitleSource::Prompt),
+    };
     let is_cli = draft.client_type == ClientType::Cli || local_path_hash.is_some();
     NewSession {
         created_by: requester.user(),
@@ -115,7 +122,8 @@ fn new_session(
             SandboxMode::Immediate => Starts::Now,
             SandboxMode::Deferred => Starts::Later,
         },
-        title: draft.title.map(Title::into_text),
+        title,
+        title_source,
         initial_prompt: draft.initial_prompt,
         agent_config: draft.agent_config,
         system_prompt: draft.system_prompt,

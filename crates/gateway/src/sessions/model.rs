@@ -1,4 +1,6 @@
-//! The model of a session's agent.
+//! The model of a session's agent: which one can be chosen, and how it is changed.
+
+use proto::SessionId;
 
 use super::{SessionError, SessionServices};
 
@@ -9,4 +11,15 @@ pub async fn check_model(
     text: &str,
 ) -> Result<String, SessionError> {
     services.admission.check_model(text).await.map_err(|error| SessionError::Model(field, error))
+}
+
+/// Changes the model of a session from its next prompt on, and returns its stored id. A running turn keeps its model.
+pub async fn set_model(
+    services: &SessionServices,
+    session: SessionId,
+    text: &str,
+) -> Result<String, SessionError> {
+    let model = check_model(services, "modelId", text).await?;
+    services.hubs.open(session).await?.set_model(model.clone()).await??;
+    Ok(model)
 }

@@ -214,6 +214,10 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
             refusals: &[401],
             ..probe("POST /proliferate/{id}/message", Act::Prompt, &at("/message"), prompt)
         },
+        Probe {
+            refusals: &[401],
+            ..probe("PUT /proliferate/{id}/model", Act::Prompt, &at("/model"), json!({"modelId": "gpt-5.2"}))
+        },
         probe("GET /v1/questions", Act::Watch, "/v1/questions", null()),
         Probe {
             refusals: &[401],
@@ -511,6 +515,7 @@ async fn commands_over_the_socket_obey_the_same_rows() {
         (Act::Watch, json!({"type": "get_messages"})),
         (Act::Watch, json!({"type": "get_git_status"})),
         (Act::Prompt, json!({"type": "prompt", "content": "x"})),
+        (Act::Prompt, json!({"type": "set_model", "modelId": "gpt-5.2"})),
         (Act::Steer, json!({"type": "cancel"})),
         (Act::ChangeSession, json!({"type": "save_snapshot"})),
         (Act::ChangeSession, json!({"type": "run_auto_start", "runId": "r"})),

@@ -123,7 +123,7 @@ const OTHERS: [(&str, &str); 13] = [
     ("POST /v1/automations/", "a run that somebody starts; its own log names them"),
     ("POST /v1/automation-runs/", "what is done with a run; its own log names who did it"),
     ("POST /v1/hooks/", "a run that a webhook starts; its own log names the event"),
-    ("PUT /proliferate/", "what people do in a sandbox has events of its own"),
+    ("PUT /proliferate/", "what people do in a sandbox has events of its own; the model of a session"),
     ("POST /v1/device-logins", "the key of the device is recorded when it is made"),
     ("POST /v1/login", "a login is no change of administration"),
     ("POST /v1/logout", "a login is no change of administration"),

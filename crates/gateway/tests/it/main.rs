@@ -68,6 +68,7 @@ mod live_keys;
 mod live_questions;
 mod live_slow;
 mod live_stream;
+mod live_titles;
 mod live_turns;
 // The process and its dependencies.
 mod hostile;

@@ -196,3 +196,66 @@ async fn the_model_of_an_automation_must_be_served_too() {
     let (status, renamed) = ask("PATCH", &path, json!({ "name": "c" })).await;
     assert_eq!((status, &renamed["model"]), (200, &json!("qwen3:8b")), "{renamed}");
 }
+
+async fn set_model(live: &Live, session: &str, model: &str) -> (u16, Value) {
+    let path = format!("/proliferate/{session}/model");
+    live.ask("PUT", &path, Some(&live.ada.token), &json!({ "modelId": model }), None).await
+}
+
+#[tokio::test]
+async fn the_model_can_be_changed_and_holds_from_the_next_prompt_on() {
+    let endpoint = Endpoint::listing(&["qwen3:8b"]).await;
+    let live = endpoint.live(Setup::sqlite().set("ANTHROPIC_API_KEY", "k")).await;
+    let config = json!({ "modelId": "claude-opus-4.6", "reasoningEffort": "deep" });
+    let session = live.session_with(&json!({ "agentConfig": config })).await;
+    let mut socket = live.running(&session).await;
+    live.prompt(&session, "one").await;
+    let running = live.next_turn().await;
+    assert_eq!(running.model, "anthropic/claude-opus-4-6");
+    // A prompt that waits for its turn is not sent yet.
+    live.prompt(&session, "two").await;
+    let (status, answer) = set_model(&live, &session, "litellm/qwen3:8b").await;
+    assert_eq!((status, &answer), (200, &json!({ "modelId": "qwen3:8b" })));
+    let update = socket.until_type("model_update").await.pop().unwrap();
+    assert_eq!(update["payload"], json!({ "modelId": "qwen3:8b" }));
+    assert!(update["seq"].is_number(), "{update}");
+    running.answer("done");
+    let next = live.next_turn().await;
+    assert_eq!((next.model.as_str(), next.variant.as_deref()), ("litellm/qwen3:8b", Some("high")));
+    next.answer("done");
+    socket.until_turns(2).await;
+    socket.send(&json!({ "type": "set_model", "modelId": "claude-sonnet-4-6" })).await;
+    let update = socket.until_type("model_update").await.pop().unwrap();
+    assert_eq!(update["payload"], json!({ "modelId": "claude-sonnet-4.6" }));
+    // The change is stored.
+    let live = live.restarted().await;
+    let listed = live.get("/proliferate/sessions").await;
+    assert_eq!(listed["sessions"][0]["modelId"], "claude-sonnet-4.6");
+    live.prompt(&session, "three").await;
+    assert_eq!(live.next_turn().await.model, "anthropic/claude-sonnet-4-6");
+}
+
+#[tokio::test]
+async fn a_change_to_a_model_that_cannot_be_used_is_refused_and_changes_nothing() {
+    let endpoint = Endpoint::listing(&["qwen3:8b", "free"]).await;
+    let live = endpoint.live(Setup::sqlite().set("MODEL_PRICES", "qwen3:8b=1/2")).await;
+    live.app.store.set_org_limits(live.ada.org, Some(1_000_000), None).await.unwrap();
+    let session = live.session_with(&json!({ "agentConfig": { "modelId": "qwen3:8b" } })).await;
+    let mut socket = live.running(&session).await;
+    let unset = "modelId: Claude Opus 4.6 needs ANTHROPIC_API_KEY, which is not set";
+    for (model, status, why) in [
+        ("claude-opus-4.6", 400, unset),
+        ("llama", 400, "modelId: No configured provider serves the model llama"),
+        ("", 400, "modelId: No configured provider serves the model "),
+        ("free", 402, "The model free has no price"),
+    ] {
+        let (answered, answer) = set_model(&live, &session, model).await;
+        assert_eq!(answered, status, "{answer}");
+        assert!(answer["error"].as_str().unwrap().starts_with(why), "{answer}");
+        socket.send(&json!({ "type": "set_model", "modelId": model })).await;
+        let error = socket.until_type("error").await.pop().unwrap();
+        assert!(error["payload"]["message"].as_str().unwrap().starts_with(why), "{error}");
+    }
+    live.prompt(&session, "hi").await;
+    assert_eq!(live.next_turn().await.model, "litellm/qwen3:8b");
+}

@@ -36,7 +36,11 @@ impl AgentClient for Client<Dialer> {
         Ok(Box::new(Self::events(self).await?))
     }
 
-    async fn open_session(&self, known: Option<&str>, title: &str) -> Result<AgentSession, AgentError> {
+    async fn open_session(
+        &self,
+        known: Option<&str>,
+        title: Option<&str>,
+    ) -> Result<AgentSession, AgentError> {
         if let Some(id) = known
             && self.has_session(id).await?
         {

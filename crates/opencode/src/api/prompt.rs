@@ -35,7 +35,7 @@ fn part_id(prompt: &str, number: usize) -> String {
 
 /// OpenCode's variant of a model. It ignores one that a model does not have. Without one, a model thinks as it does by
 /// default.
-const fn variant(effort: ReasoningEffort) -> Option<&'static str> {
+pub(crate) const fn variant(effort: ReasoningEffort) -> Option<&'static str> {
     match effort {
         ReasoningEffort::Quick => Some("low"),
         ReasoningEffort::Normal => None,

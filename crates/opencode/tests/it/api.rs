@@ -93,7 +93,7 @@ async fn requests_have_the_right_path_host_and_header() {
     });
     assert_eq!(client.health().await.unwrap(), "1.2.3");
     assert_eq!(client.wait_until_ready(Duration::from_secs(9)).await.unwrap(), "1.2.3");
-    assert_eq!(client.create_session("a title").await.unwrap(), "ses_1");
+    assert_eq!(client.create_session(Some("a title")).await.unwrap(), "ses_1");
     assert!(client.has_session("ses_1").await.unwrap());
     assert!(!client.has_session("ses_2").await.unwrap());
     client.abort("ses_1").await.unwrap();
@@ -211,7 +211,7 @@ async fn ids_that_would_change_the_path_are_rejected() {
     }
     assert!(log.lock().unwrap().is_empty());
     assert!(
-        matches!(client.create_session("x").await, Err(ApiError::BadId)),
+        matches!(client.create_session(Some("x")).await, Err(ApiError::BadId)),
         "invalid ids from the agent must be rejected too"
     );
 }
@@ -224,7 +224,7 @@ async fn refusals_contain_only_the_error_name() {
         }
         _ => reply(500, &json!({ "name": "not a name: sk-secret" })),
     });
-    let error = client.create_session("x").await.unwrap_err();
+    let error = client.create_session(Some("x")).await.unwrap_err();
     assert_eq!(error.to_string(), "the agent refused to create a session: 400 ConfigInvalidError");
     assert!(!format!("{error:?}").contains("sk-secret"));
     let error = client.tools().await.unwrap_err();

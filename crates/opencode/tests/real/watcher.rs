@@ -43,7 +43,7 @@ pub(crate) async fn turn(agent: &Agent, text: &str) -> TurnResult {
 pub(crate) async fn watch(agent: &Agent) -> Watcher<'_, impl Dial> {
     let client = agent.client();
     let events = client.events().await.unwrap();
-    let session = client.create_session("a test").await.unwrap();
+    let session = client.create_session(Some("a test")).await.unwrap();
     let translator = Translator::new(&session);
     let prompt_id = prompt_id(agent.now(), &agent.rng);
     Watcher { agent, client, events, session, translator, emitted: Vec::new(), prompt_id, settle: None }

@@ -61,6 +61,14 @@ pub struct MessagePage {
     pub earlier: u64,
 }
 
+/// The model of a session, from its next prompt on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionModel {
+    /// Our id of a model, or a name from the list of the chat endpoint.
+    pub model_id: String,
+}
+
 /// A new title for a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenameSession {

@@ -16,6 +16,10 @@ pub enum ClientMessage {
         images: Option<Vec<String>>,
     },
     Cancel,
+    /// Changes the model from the next prompt on.
+    SetModel {
+        model_id: String,
+    },
     AnswerQuestion {
         question_id: String,
         /// For each part of the question, the chosen labels or a text.
@@ -79,6 +83,7 @@ impl ClientMessage {
         "ping",
         "prompt",
         "cancel",
+        "set_model",
         "answer_question",
         "get_status",
         "get_messages",

@@ -134,6 +134,10 @@ pub enum ServerMessage {
     TitleUpdate {
         title: String,
     },
+    /// Somebody changed the model of the session, from its next prompt on.
+    ModelUpdate {
+        model_id: String,
+    },
     /// Declared but never sent by the old gateway; part of the vocabulary for compatibility.
     FileEdit {
         path: String,
@@ -196,6 +200,7 @@ impl ServerMessage {
         "session_paused",
         "session_resumed",
         "title_update",
+        "model_update",
         "file_edit",
         "artifact_created",
         "gap",

@@ -58,6 +58,7 @@ fn observed() -> Vec<(&'static str, ClientMessage)> {
             },
         ),
         (r#"{"type":"cancel"}"#, ClientMessage::Cancel),
+        (r#"{"type":"set_model","modelId":"gpt-5.2"}"#, ClientMessage::SetModel { model_id: s("gpt-5.2") }),
         (r#"{"type":"ping"}"#, ClientMessage::Ping),
     ]
 }

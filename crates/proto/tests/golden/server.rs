@@ -135,6 +135,10 @@ fn conversation() -> Vec<Golden> {
             ServerMessage::TitleUpdate { title: s("Fix the login") },
         ),
         one(
+            r#"{"type":"model_update","payload":{"modelId":"gpt-5.2"}}"#,
+            ServerMessage::ModelUpdate { model_id: s("gpt-5.2") },
+        ),
+        one(
             r#"{"type":"file_edit","payload":{"path":"src/a.rs","diff":"+ x"}}"#,
             ServerMessage::FileEdit { path: s("src/a.rs"), diff: s("+ x") },
         ),

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use proto::http::AgentConfig;
 use proto::socket::{MessageRole, SnapshotTarget};
-use proto::{PauseReason, PromptState, SessionStatus};
+use proto::{PauseReason, PromptState, SessionStatus, TitleSource};
 use store::{
     LatestTask, NewBatch, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry, TranscriptWrite,
 };
@@ -84,6 +85,8 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
             store.set_status(owner, SessionStatus::Paused, Some(PauseReason::Manual), at(72)).await
         }
         "end_session" => store.end_session(owner, ending(at(73))).await,
+        "set_agent_config" => store.set_agent_config(owner, &AgentConfig::default()).await,
+        "set_title" => store.set_title(owner, "x", TitleSource::Model).await.map(drop),
         "set_agent_session" => store.set_agent_session(owner, Some("ses")).await,
         "record_snapshot" => {
             store.record_snapshot(owner, snapshot("snap", SnapshotTarget::Session)).await.map(drop)

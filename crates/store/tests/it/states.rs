@@ -1,6 +1,6 @@
 //! State changes by the owner of a session.
 
-use proto::{Outcome, PauseReason, SessionStatus};
+use proto::{Outcome, PauseReason, SessionStatus, TitleSource};
 use store::{LatestTask, SessionRecord, Store, Telemetry};
 
 use crate::backend::{Backend, on_both};
@@ -14,6 +14,7 @@ on_both! {
     only_one_caller_sends_the_initial_prompt
     counters_rise_and_pull_requests_are_listed_once
     branch_agent_session_and_activity_are_stored
+    a_title_is_replaced_only_by_one_of_a_better_source
 }
 
 async fn record(store: &Store) -> SessionRecord {
@@ -168,4 +169,26 @@ async fn branch_agent_session_and_activity_are_stored(b: &Backend) {
     assert_eq!(now.last_activity_at, at(70));
     b.store.set_agent_session(&owner, None).await.unwrap();
     assert_eq!(record(&b.store).await.agent_session_id, None);
+}
+
+async fn a_title_is_replaced_only_by_one_of_a_better_source(b: &Backend) {
+    use TitleSource::{Model, Person, Prompt};
+    let one = org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, one, 40).await).await;
+    b.store.rename_session(one, id(40), "a person's").await.unwrap();
+    for source in [Prompt, Model] {
+        assert!(!b.store.set_title(&owner, "x", source).await.unwrap(), "{source} replaces a person's title");
+    }
+    let now = record(&b.store).await;
+    assert_eq!((now.title.as_deref(), now.title_source), (Some("a person's"), Some(Person)));
+
+    let id = session(&b.store, one, 41).await;
+    let owner = own(&b.store, id).await;
+    for (source, title, set) in
+        [(Prompt, "one", true), (Prompt, "two", false), (Model, "three", true), (Model, "four", false)]
+    {
+        assert_eq!(b.store.set_title(&owner, title, source).await.unwrap(), set, "{title}");
+    }
+    let now = b.store.session_any(id).await.unwrap().unwrap();
+    assert_eq!((now.title.as_deref(), now.title_source), (Some("three"), Some(Model)));
 }

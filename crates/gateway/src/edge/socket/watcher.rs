@@ -367,6 +367,7 @@ impl Watcher {
                 let cancelled = sessions::cancel(&self.app.sessions, self.visitor.session).await;
                 cancelled.map_err(|_| End::Away(CloseCode::SETUP_FAILED))
             }
+            ClientMessage::SetModel { model_id } => self.set_model(&model_id).await,
             ClientMessage::GetStatus => {
                 let state = self.hub.state().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
                 self.tell(&ServerMessage::Status { status: state.0, message: state.1 }).await
@@ -442,6 +443,17 @@ impl Watcher {
         }
     }
 
+    /// Changes the model. Everybody sees a change that was accepted.
+    async fn set_model(&mut self, model: &str) -> Result<(), End> {
+        match sessions::set_model(&self.app.sessions, self.visitor.session, model).await {
+            Ok(_) => Ok(()),
+            Err(error @ (SessionError::Model(..) | SessionError::Refused(_))) => {
+                self.error(&error.to_string()).await
+            }
+            Err(_) => self.error("The model could not be changed: try again").await,
+        }
+    }
+
     /// Runs a git action in a task of its own, so that the stream continues. The actions of one client run one after
     /// the other, and only a few may be queued.
     async fn git(&mut self, action: GitAction, message: ClientMessage) -> Result<(), End> {
@@ -509,7 +521,9 @@ fn act(message: &ClientMessage) -> Act {
         | ClientMessage::GetStatus
         | ClientMessage::GetMessages
         | ClientMessage::GetGitStatus { .. } => Act::Watch,
-        ClientMessage::Prompt { .. } | ClientMessage::AnswerQuestion { .. } => Act::Prompt,
+        ClientMessage::Prompt { .. }
+        | ClientMessage::AnswerQuestion { .. }
+        | ClientMessage::SetModel { .. } => Act::Prompt,
         ClientMessage::Cancel => Act::Steer,
         ClientMessage::SaveSnapshot { .. }
         | ClientMessage::RunAutoStart { .. }

@@ -59,6 +59,7 @@ impl Session {
                 Effect::Ask(question) => Box::pin(self.ask(question)).await?,
                 Effect::Reject { request, kind } => self.reject_request(request, kind),
                 Effect::Settled { request } => Box::pin(self.settled_by_agent(&request)).await?,
+                Effect::Title(title) => Box::pin(self.set_model_title(&title)).await?,
                 Effect::Interrupted { .. } => {}
             }
         }

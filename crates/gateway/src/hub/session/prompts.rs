@@ -5,14 +5,17 @@ use std::time::Duration;
 use agent::{AgentClient, AgentError, Prompt, prompt_id, random_part};
 use chrono::TimeDelta;
 use clock::Rng;
+use proto::http::AgentConfig;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage, TurnOutcome};
 use proto::{PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
 
 use super::super::command::{PromptOutcome, PromptRequest};
 use super::phase::Phase;
+use super::title::first_sentence;
 use super::turn::{Request, Turn};
 use super::{End, Session, millis};
+use crate::admission::Refusal;
 use shares::Held;
 
 /// The sender of prompts that an automation sends.
@@ -79,9 +82,23 @@ impl Session {
         Ok(known.into_iter().find(|known| random_part(known) == random_part(id)))
     }
 
+    /// Uses another model from the next prompt on. Refused if a budget applies and the model has no price.
+    pub(super) async fn set_model(&mut self, model: String) -> Result<Result<(), Refusal>, End> {
+        let known = self.record.agent_config.clone().unwrap_or_default();
+        let config = AgentConfig { model_id: Some(model.clone()), ..known };
+        if let Err(refusal) = self.services.admission.check_price(&self.record, &config).await? {
+            return Ok(Err(refusal));
+        }
+        self.services.store.set_agent_config(&self.owner, &config).await?;
+        self.record.agent_config = Some(config);
+        self.broadcast(vec![ServerMessage::ModelUpdate { model_id: model }]).await?;
+        Ok(Ok(()))
+    }
+
     /// Appends a prompt to the queue. A prompt whose id is already stored is appended only if it must be sent again.
     pub(super) async fn queue_prompt(&mut self, id: String, request: PromptRequest) -> Result<(), End> {
         let now = self.services.clock.now();
+        let title = if self.record.title.is_none() { first_sentence(&request.content) } else { None };
         let new = NewPrompt {
             id: id.clone(),
             content: request.content,
@@ -102,7 +119,7 @@ impl Session {
         }
         self.telemetry.prompted();
         self.queue.push(QueuedPrompt { id, state: PromptState::Queued, bytes });
-        Ok(())
+        self.set_prompt_title(title).await
     }
 
     /// Queues the prompt that was given when the session was created. Its id is derived from the session, so that a
