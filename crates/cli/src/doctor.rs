@@ -93,10 +93,11 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
 }
 
 /// The problems that a service logs at startup. Runs only the checks that are fast.
-pub(crate) fn startup_problems(config: &Config) -> Vec<Finding> {
+pub(crate) async fn startup_problems(config: &Config) -> Vec<Finding> {
     let programs = ["opencode", "git", "rg"].map(|name| machine::program(config, name));
     let others = [machine::disk(config), machine::btrfs(config), services::prices(config)];
-    programs.into_iter().chain(others).filter(|finding| finding.state != State::Good).collect()
+    let all = programs.into_iter().chain(others).chain([settings::policy(config).await]);
+    all.filter(|finding| finding.state != State::Good).collect()
 }
 
 fn report(context: &Context, findings: &[Finding]) -> Result<(), Failure> {

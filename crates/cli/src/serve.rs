@@ -43,7 +43,7 @@ pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failu
 /// owner's login link, but only to a terminal: service logs are stored and read by others.
 pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
-    for problem in doctor::startup_problems(&context.config) {
+    for problem in doctor::startup_problems(&context.config).await {
         tracing::warn!(check = problem.name, remedy = problem.remedy, "{}", problem.detail);
     }
     if let Some(warning) = exposed(&gateway) {

@@ -27,7 +27,7 @@ use crate::config::{Config, Database, Origin};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
-use crate::git::{GitService, GitSettings, PushGrants, PushSlots};
+use crate::git::{ForgeReads, GitService, GitSettings, PushGrants, PushSlots};
 use crate::hub::{HubServices, Hubs};
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
@@ -288,6 +288,8 @@ fn connect(
             gate: Arc::new(gate.with_sources(sources.clone(), closing.clone())),
             push_slots: PushSlots::default(),
             push_grants: PushGrants::default(),
+            reads: ForgeReads::default(),
+            closing: closing.clone(),
         }
     });
     (git, sources)

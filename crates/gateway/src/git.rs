@@ -1,6 +1,5 @@
 //! Git between a session's sandbox and its forge: clones, the proxy, pushes, pull requests, and what git is configured
-//! with. The organization's credential stays in the gateway; whatever changes something at the forge needs a
-//! [`Permit`](gate::Permit).
+//! with. The organization's credential stays in the gateway, and is opened with a [`Permit`](gate::Permit) only.
 
 mod call;
 mod clone;
@@ -12,6 +11,7 @@ mod pkt_line;
 mod proxy;
 mod pull_request;
 mod push;
+mod read;
 mod workspace;
 
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ use proto::JsonObject;
 use serde::Serialize;
 use serde_json::Value;
 use store::Store;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::config::Config;
@@ -37,6 +38,7 @@ pub(crate) use pull_request::{
     parameter_problem,
 };
 pub(crate) use push::{Operation, PushGrants, PushSlots};
+pub(crate) use read::{FETCH, ForgeReads, ReadError};
 pub(crate) use workspace::{GitError, WorkspaceRepo, failed};
 
 /// What git needs of the gateway.
@@ -51,6 +53,9 @@ pub struct GitService {
     pub(crate) gate: Arc<Gate>,
     pub(crate) push_slots: PushSlots,
     pub(crate) push_grants: PushGrants,
+    pub(crate) reads: ForgeReads,
+    /// Cancelled when the gateway stops.
+    pub(crate) closing: CancellationToken,
 }
 
 /// The operator's settings that concern git.

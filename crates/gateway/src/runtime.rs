@@ -4,8 +4,10 @@
 mod agent;
 mod agent_programs;
 pub(crate) mod auto_start;
+mod command;
 pub(crate) mod env_files;
 mod environment;
+mod file_write;
 mod key;
 mod launch;
 mod leave;
@@ -22,7 +24,9 @@ mod system;
 
 pub use self::agent::Agent;
 pub use agent_programs::{BrowserPrograms, NoBrowser};
+pub(crate) use command::{Command, CommandEnd, RunCommand, RunningCommand};
 pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_environments};
+pub(crate) use file_write::{FileWrite, WriteFile};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
 pub(crate) use leave::{end_left_behind, leave};

@@ -1,6 +1,6 @@
-//! The use cases of sessions: create, prompt, answer, cancel, rename, change the model, stop, delete, save files and start services. HTTP
-//! handlers, WebSocket connections and automations call them. The caller has authenticated the [`Requester`] and decided
-//! that it may do this to the session.
+//! The use cases of sessions: create, prompt, answer, cancel, rename, change the model, stop, delete, save files, start
+//! services, run commands and write files. HTTP handlers, WebSocket connections and automations call them. The caller has
+//! authenticated the [`Requester`] and decided that it may do this to the session.
 
 mod answer;
 mod configuration;
@@ -33,6 +33,7 @@ pub use error::SessionError;
 pub use model::{check_model, set_model};
 pub use prompt::{PromptDraft, prompt};
 pub use requester::{RequestContext, Requester};
+pub(crate) use sandbox::{run_command, write_file};
 pub use sandbox::{save_snapshot, start_services};
 
 /// The parts of the gateway that the use cases depend on.

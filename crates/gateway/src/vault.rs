@@ -165,12 +165,18 @@ impl Vault {
         }
     }
 
-    /// Decrypts a secret of the organization for a call that the gate has allowed.
-    pub async fn open_for(&self, permit: &Permit, name: &str) -> Result<Option<SecretString>, VaultError> {
-        self.open(permit.org(), Scope::Org, name).await
+    /// Decrypts a platform secret for a call that the gate has allowed.
+    pub async fn open_for(
+        &self,
+        permit: &Permit,
+        scope: Scope,
+        name: &str,
+    ) -> Result<Option<SecretString>, VaultError> {
+        self.open(permit.org(), scope, name).await
     }
 
-    /// Decrypts a secret for the gateway's own requests, for example to fetch a repository.
+    /// Decrypts a platform secret that does not leave the gateway, for example to verify the signature of a webhook. What
+    /// acts outside with a secret calls [`Vault::open_for`].
     pub async fn open(
         &self,
         org: OrgId,

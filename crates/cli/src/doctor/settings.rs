@@ -6,6 +6,7 @@ use gate::read_policy;
 use gateway::config::{Config, Database};
 use gateway::keyring::Keyring;
 use gateway::llm::load_script;
+use gateway::missing_lanes;
 use rustix::fs::Access;
 use secrecy::ExposeSecret as _;
 use store::Store;
@@ -47,7 +48,14 @@ pub(super) async fn policy(config: &Config) -> Finding {
         Err(error) => Err(error.to_string()),
     };
     match read {
-        Ok(policy) => Finding::good(NAME, format!("{place}, {} lanes", policy.lanes().count())),
+        Ok(policy) => match missing_lanes(&policy)[..] {
+            [] => Finding::good(NAME, format!("{place}, {} lanes", policy.lanes().count())),
+            ref missing => Finding::weak(
+                NAME,
+                format!("{place}: {}", missing.join("; ")),
+                "compare PROLIFERATE_POLICY_DIR with the built-in policy (`proliferate policy diff`), and add what it lacks",
+            ),
+        },
         Err(error) => Finding::bad(
             NAME,
             format!("{place}: {error}"),

@@ -88,10 +88,18 @@ fn a_service_warns_about_what_is_missing_and_says_what_to_do() {
     let machine = Machine::new();
     let empty = machine.file("empty");
     std::fs::create_dir(&empty).unwrap();
+    let policy = machine.file("policy");
+    std::fs::create_dir(&policy).unwrap();
+    let example = "        - {role: SYSTEM, tool: git.fetch, risk: read, scope: [case_id, run_id]}\n";
+    let lanes = include_str!("../../../../policy/lanes.yaml").replace(example, "");
+    let lanes = lanes.replace("[save_snapshot, start_services, git.fetch]", "[save_snapshot]");
+    std::fs::write(policy.join("lanes.yaml"), lanes).unwrap();
+    std::fs::write(policy.join("roles.yaml"), include_str!("../../../../policy/roles.yaml")).unwrap();
     let log = machine.file("log");
     let mut command = machine.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
     command.env("PATH", &empty).env("SANDBOX_PROVIDER", "attach");
     command.env("SANDBOX_ATTACH_URL", "http://127.0.0.1:1").stderr(std::fs::File::create(&log).unwrap());
+    command.env("PROLIFERATE_POLICY_DIR", &policy);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut first)
@@ -104,7 +112,8 @@ fn a_service_warns_about_what_is_missing_and_says_what_to_do() {
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|line: &serde_json::Value| line["level"] == "WARN")
         .collect();
-    for missing in ["git", "rg"] {
+    assert!(text.contains("the lane platform.system does not allow start_services, git.fetch"), "{text}");
+    for missing in ["git", "rg", "policy"] {
         let warned = warnings.iter().find(|warning| warning["check"] == missing);
         let warned = warned.unwrap_or_else(|| panic!("no word of {missing} in {text}"));
         assert!(warned["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{warned}");

@@ -8,6 +8,7 @@ use testkit::Forge;
 
 use crate::gate::dead;
 use crate::live::Watching;
+use crate::live_expiry::until;
 use crate::live_forge::{Stage, ask, git};
 
 const LANES: &str = include_str!("../../../../policy/lanes.yaml");
@@ -23,12 +24,28 @@ pub(crate) fn at_work(more: &[(&str, &str)]) -> (Stage, Watching) {
 }
 
 impl Stage {
-    /// The calls of the session, oldest first.
-    pub(crate) fn calls(&self) -> Vec<Value> {
+    /// All calls of the session, oldest first.
+    fn all_calls(&self) -> Vec<Value> {
         let path = format!("/v1/runs?case_id={}&run_kind=tool_gateway", self.real.session);
         let mut runs = self.real.get(&path)["runs"].as_array().unwrap().clone();
         runs.reverse();
         runs
+    }
+
+    /// The calls of the session that change something, oldest first.
+    pub(crate) fn calls(&self) -> Vec<Value> {
+        let all = self.all_calls().into_iter();
+        all.filter(|call| call["tool_versions"]["tool"] != "git.fetch").collect()
+    }
+
+    /// The reads at the forge, oldest first, once none is open.
+    fn ended_reads(&self) -> Vec<Value> {
+        let reads = || {
+            let all = self.all_calls().into_iter();
+            all.filter(|call| call["tool_versions"]["tool"] == "git.fetch").collect::<Vec<_>>()
+        };
+        until("the reads to end", || reads().iter().all(|read| read["status"] != "running"));
+        reads()
     }
 
     fn events(&self, run: &Value) -> Vec<Value> {
@@ -118,7 +135,9 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     assert!(said.contains("remote: Push options are not supported"), "{said}");
     assert_eq!(stage.pushed("main"), "large");
 
-    stage.shell("git push -q origin HEAD:refs/heads/topic");
+    stage.shell("git push -q origin HEAD:refs/heads/topic && git branch topic");
+    stage.shell("git config branch.topic.remote origin && git config branch.topic.merge refs/heads/topic");
+    stage.shell("git fetch -q origin topic:refs/remotes/origin/topic");
     let machine = &stage.real.machine;
     assert_eq!(machine.json(&["policy", "lock", "--reason", "a drill"])["locked"], true);
     let locked = (0..100).any(|number| {
@@ -129,11 +148,11 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     let (posted, before) = (stage.forge.posted(), stage.pushed("main"));
     stage.shell("head -c 3000000 /dev/urandom > large && git add large && git commit -qm larger");
     let said = stage.push("");
-    assert!(said.contains(&format!("remote: {LOCKED}")) && said.contains("[remote rejected]"), "{said}");
+    assert!(said.contains(&format!("remote: {LOCKED}")), "{said}");
     let denied = ask(&mut socket, &json!({"type": "git_push"}));
     assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
     assert_eq!((stage.forge.posted(), stage.pushed("main")), (posted, before), "something reached the forge");
-    let calls = stage.calls();
+    let calls = stage.all_calls();
     for call in &calls[calls.len() - 2..] {
         assert_eq!(call["status"], "denied", "{call}");
         assert_eq!(kinds(&stage.events(call)), [("authz_decision", "deny"), ("tool_call", "deny")]);
@@ -147,16 +166,13 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     stage.verify();
 }
 
-/// The forge already has the branch, so the pull request itself is refused, and not a push.
 fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     let posted = stage.forge.posted();
-    stage.shell("git fetch -q origin topic && git checkout -q -b topic FETCH_HEAD");
-    stage.shell("git config branch.topic.remote origin && git config branch.topic.merge refs/heads/topic");
-    stage.shell("git fetch -q origin topic:refs/remotes/origin/topic");
+    stage.shell("git checkout -q topic");
     let denied = ask(socket, &json!({"type": "git_create_pr", "title": "A change"}));
     assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
-    let call = stage.calls().pop().unwrap();
-    assert_eq!(call["tool_versions"]["tool"], "git.create_pull_request");
+    let call = stage.all_calls().pop().unwrap();
+    assert_eq!(call["tool_versions"]["tool"], "git.fetch", "it begins with a read");
     assert_eq!(kinds(&stage.events(&call)), [("authz_decision", "deny"), ("tool_call", "deny")]);
     assert_eq!((stage.forge.posted(), stage.forge.pulls().len()), (posted, 0));
     stage.shell("git checkout -q main");
@@ -181,11 +197,38 @@ fn a_push_that_cannot_be_recorded_is_not_forwarded(stage: &Stage) {
     stage.commit("unheard");
     let posted = stage.forge.posted();
     let said = stage.push("");
-    assert!(said.contains("remote: Not pushed: the call could not be recorded"), "{said}");
+    assert!(said.contains("the call could not be recorded"), "{said}");
     assert_eq!(stage.forge.posted(), posted);
     stage.real.sql("DROP TRIGGER deaf");
     assert!(!stage.push("").contains("FAILED"));
     assert_eq!(stage.pushed("main"), "unheard");
+}
+
+#[test]
+fn every_fetch_is_one_gate_call_and_the_safety_lock_stops_it() {
+    let (stage, _socket) = at_work(&[]);
+    let who =
+        |read: &Value| ["role_id", "lane_id"].map(|field| read["actor"][field].as_str().unwrap().to_owned());
+    let cloned = stage.ended_reads();
+    assert_eq!(cloned.iter().map(who).collect::<Vec<_>>(), [["SYSTEM", "platform.system"]], "{cloned:?}");
+    git(&stage.folder.path().join("ada/app.git"), &["branch", "fresh", "main"]);
+    stage.shell("git fetch -q origin fresh");
+    let fetched = stage.ended_reads();
+    assert_eq!(
+        fetched.iter().skip(1).map(who).collect::<Vec<_>>(),
+        [["CODING_AGENT", "git.read"]],
+        "{fetched:?}"
+    );
+    for read in &fetched {
+        assert_eq!(kinds(&stage.events(read)), [("authz_decision", "allow"), ("tool_call", "success")]);
+    }
+    assert_eq!(stage.real.machine.json(&["policy", "lock", "--reason", "a drill"])["locked"], true);
+    until("the safety lock to stop a fetch", || {
+        stage.shell("git fetch origin 2>&1 || true").contains(&format!("remote: {LOCKED}"))
+    });
+    let denied = stage.ended_reads().pop().unwrap();
+    assert_eq!(kinds(&stage.events(&denied)), [("authz_decision", "deny"), ("tool_call", "deny")]);
+    stage.verify();
 }
 
 #[test]
@@ -245,8 +288,11 @@ fn a_lane_that_is_closed_to_agents_lets_people_push_and_open_pull_requests() {
 fn a_push_interrupted_by_a_gateway_crash_is_unknown_and_not_retried() {
     let (mut stage, socket) = at_work(&[]);
     drop(socket);
-    for (point, reached) in [("gate-claimed", false), ("gate-executed", true)] {
-        stage.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+    // The first call of a push is the read of the forge's refs.
+    for (point, action, reached) in
+        [("gate-claimed", "1*off->return", false), ("push-forwarded", "return", true)]
+    {
+        stage.real.restart_with(&[("FAILPOINTS", &format!("{point}={action}"))]);
         let mut socket = stage.real.watch("");
         socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
         stage.commit(point);

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::ended;
+use crate::harness::{Machine, ended};
 use crate::live_expiry::until;
 use crate::remote::Laptop;
 use crate::session::machine;
@@ -39,10 +39,37 @@ fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
     let unknown = laptop.run(&["session", "logs", &id, "nothing"]);
     assert!(unknown.code == 1 && unknown.err.contains("agent"), "{}", unknown.err);
 
-    let recorded = machine.run(&["audit", "tail", "--limit", "200", "--json"]).out;
-    assert!(recorded.contains("write_file") && recorded.contains("exec"), "{recorded}");
+    let recorded = machine.run(&["audit", "tail", "--limit", "500", "--json"]).out;
     assert!(!recorded.contains("no-such-command"), "command lines may hold secrets");
+    let recorded: Value = serde_json::from_str(&recorded).unwrap();
+    let events: Vec<&Value> = recorded.as_array().unwrap().iter().map(|entry| &entry["event"]).collect();
+    for (tool, outcome) in [("run_command", "success"), ("run_command", "failure"), ("write_file", "success")]
+    {
+        let is_call =
+            |event: &&&Value| event["target"]["name"] == tool && event["action_type"] == "tool_call";
+        let call = events.iter().filter(is_call).find(|event| event["outcome"] == outcome);
+        let call = call.unwrap_or_else(|| panic!("no {outcome} of {tool}: {events:?}"));
+        assert_eq!((&call["lane_id"], &call["case_id"]), (&"session.change".into(), &id.as_str().into()));
+    }
+    the_safety_lock_stops_work(&machine, &laptop, &id);
+    assert_eq!(machine.run(&["audit", "verify"]).code, 0);
     laptop.json(&["session", "rm", &id]);
+}
+
+/// Expects the folder of [`copy_files`] on the laptop.
+fn the_safety_lock_stops_work(machine: &Machine, laptop: &Laptop, id: &str) {
+    const LOCKED: &str = "the global safety lock is engaged";
+    machine.json(&["policy", "lock", "--reason", "a drill"]);
+    until("the safety lock to stop a command", || {
+        let refused = laptop.run(&["session", "exec", id, "--", "touch", "late"]);
+        refused.code == 1 && refused.err.contains(LOCKED)
+    });
+    laptop.run(&["session", "exec", id, "--", "touch", "locked"]);
+    let refused = laptop.run(&["session", "cp", "tree/run.sh", &format!("{id}:locked")]);
+    assert!(refused.code == 1 && refused.err.contains(LOCKED), "{}", refused.err);
+    machine.json(&["policy", "unlock", "--reason", "over"]);
+    until("the safety lock to be released", || laptop.run(&["session", "exec", id, "--", "true"]).code == 0);
+    assert_eq!(laptop.run(&["session", "exec", id, "--", "test", "-e", "locked"]).code, 1, "it was written");
 }
 
 /// Copies a folder in and out, and tries to leave the workspace by paths and symlinks.

@@ -286,6 +286,11 @@ impl From<SessionError> for ApiError {
                  (`session stop --discard`) gives up what was not saved"
             )),
             SessionError::CallFailed(reason) => Self::conflict(reason),
+            SessionError::TooManyCalls(reason) => Self::too_many(&reason),
+            SessionError::GateUnavailable(reason) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, reason)
+            }
+            SessionError::Supervisor(error) => super::sandbox::refused(&error),
             SessionError::KeyInFlight => Self::idempotency_in_progress(),
             SessionError::KeyMismatch => Self::idempotency_mismatch(),
             SessionError::Hub(error) => error.into(),

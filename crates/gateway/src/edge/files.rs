@@ -16,8 +16,10 @@ use super::ApiError;
 use super::auth::SessionAccess;
 use super::body::read;
 use super::params::Query;
-use super::sandbox::{inside, place, record, refused};
+use super::sandbox::{inside, member, place, record, refused};
 use crate::app::AppState;
+use crate::runtime::FileWrite;
+use crate::sessions;
 
 /// The most bytes of one file that a member sends. It is in memory until it is complete, because it replaces the old file
 /// at once.
@@ -63,7 +65,7 @@ pub(super) async fn content(
     let supervisor = inside(&app, access.session.id).await?.supervisor;
     let live = app.live_credentials.open(&access.caller);
     let live = live.ok_or_else(|| ApiError::forbidden("Only members may do this"))?;
-    record(&app, &access, "read_file", "").await?;
+    record(&app, &access, "read_file").await?;
     let first = supervisor.read_file(place.clone(), 0, PIECE).await.map_err(|error| refused(&error))?;
     if first.size > MAX_FILE {
         return Err(ApiError::too_large(usize::try_from(MAX_FILE).unwrap_or(usize::MAX)));
@@ -134,15 +136,9 @@ pub(super) async fn write(
         .ok_or_else(|| ApiError::bad_request("mode must be octal, as 644"))?;
     let (parts, body) = request.into_parts();
     let bytes = read(&app, &parts, body, MAX_UPLOAD).await?;
-    let supervisor = inside(&app, access.session.id).await?.supervisor;
-    record(
-        &app,
-        &access,
-        "write_file",
-        &format!(", {} bytes, sha256 {}", bytes.len(), ledger::sha256(&bytes)),
-    )
-    .await?;
-    let stat = supervisor.write_file(place, bytes, Some(mode)).await.map_err(|error| refused(&error))?;
+    let (user, session) = (member(&access)?.id, (access.session.org_id, access.session.id));
+    let write = FileWrite { place, content: bytes, mode };
+    let stat = sessions::write_file(&app.sessions, session, user, write).await?;
     Ok(Json(entry(query.path.rsplit('/').next().unwrap_or_default().to_owned(), stat)))
 }
 

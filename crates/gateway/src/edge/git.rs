@@ -4,14 +4,15 @@ use std::io;
 
 use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
-use axum::http::{Response, Uri};
+use axum::http::{Response, StatusCode, Uri};
 use futures_util::{StreamExt as _, TryStreamExt as _};
+use proto::ErrorCode;
 
 use super::ApiError;
 use super::auth::Caller;
 use super::error::PlainText;
 use crate::app::AppState;
-use crate::git::{ForgeError, ProxyError, ProxyReply, ProxyRequest};
+use crate::git::{ForgeError, ProxyError, ProxyReply, ProxyRequest, ReadError};
 
 /// Serves every request of git from a sandbox.
 pub(super) async fn git(
@@ -53,14 +54,20 @@ impl From<ProxyError> for ApiError {
             ProxyError::NoFolder | ProxyError::NoRepository => Self::not_found(&text),
             ProxyError::BadPush(_) => Self::bad_request(text),
             ProxyError::ForgeUnavailable(cause) => Self::unavailable("The forge", cause),
-            ProxyError::Store(error) | ProxyError::Forge(ForgeError::Store(error)) => error.into(),
-            ProxyError::Forge(ForgeError::Vault(error)) => error.into(),
+            ProxyError::Store(error)
+            | ProxyError::Read(ReadError::Store(error) | ReadError::Forge(ForgeError::Store(error))) => {
+                error.into()
+            }
+            ProxyError::Read(ReadError::Forge(ForgeError::Vault(error))) => error.into(),
+            ProxyError::Read(ReadError::Unavailable(_)) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, text)
+            }
             ProxyError::OtherRepository
             | ProxyError::LocalPush
             | ProxyError::CredentialRefused
             | ProxyError::TooManyPushes
             | ProxyError::PushRefused(_)
-            | ProxyError::Forge(_) => Self::forbidden(&text),
+            | ProxyError::Read(ReadError::Forge(_) | ReadError::Denied(_)) => Self::forbidden(&text),
         }
     }
 }

@@ -72,7 +72,7 @@ pub(super) async fn logs(
             names.join(", ")
         )));
     };
-    record(&app, &access, "read_log", "").await?;
+    record(&app, &access, "read_log").await?;
     let log = supervisor.logs(&name, query.follow).await.map_err(|error| refused(&error))?;
     let closing = app.closing.clone();
     let stopped = Box::pin(async move {

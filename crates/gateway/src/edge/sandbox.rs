@@ -29,15 +29,13 @@ pub(super) fn member(access: &SessionAccess) -> Result<&User, ApiError> {
     }
 }
 
-/// Records in the ledger, before it happens, that a member does something in a sandbox. `details` has no text of the
-/// caller: a command line may contain secrets.
+/// Records in the ledger, before it happens, that a member reads something in a sandbox.
 pub(super) async fn record(
     app: &AppState,
     access: &SessionAccess,
     operation: &'static str,
-    details: &str,
 ) -> Result<(), ApiError> {
-    let details = format!("session {}{details}", access.session.id);
+    let details = format!("session {}", access.session.id);
     let change = AdminChange::new(Subject::Sandbox, operation, details);
     let event = admin_event(app, member(access)?, &change);
     app.store.gate_write(GateWrite::new(Change::Nothing, vec![event])).await?;

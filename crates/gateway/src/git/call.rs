@@ -1,4 +1,4 @@
-//! Pushes and pull requests as calls of the gate. Both use the same lane, whether an agent or a person starts them.
+//! What git does at a forge as calls of the gate: reads, pushes and pull requests.
 
 use gate::{CallRequest, CallResult, Caller, RunRequest};
 use proto::{OrgId, SessionId, UserId};
@@ -6,16 +6,21 @@ use serde_json::Value;
 use store::StoreError;
 
 use super::GitService;
+use super::read::FETCH;
 
-const LANE: &str = "git.publish";
+const PUBLISH: &str = "git.publish";
+const READ: &str = "git.read";
+const SYSTEM: &str = "platform.system";
 
 /// Who starts a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Initiator {
     /// A program in the sandbox, without a person's request.
     Agent,
     /// A person who asked for exactly this.
     Person(UserId),
+    /// The gateway itself, which checks out the repositories of a session.
+    System,
 }
 
 /// The data of a result, in which the outcome of a push or pull request is stored.
@@ -42,12 +47,18 @@ impl GitService {
                 (Caller { org, session: Some(session), actor, role }, self.gate.turn_of(session))
             }
             Initiator::Person(user) => (self.gate.member_caller(org, session, user).await?, None),
+            Initiator::System => (gate::system_caller(org, session), None),
         };
         let correlation = subject.chars().take(120).collect();
         let run = RunRequest::new_call(self.rng.uuid(self.clock.now()), Some(correlation));
         let run = RunRequest { parent, ..run };
         let agent_name = (initiator == Initiator::Agent).then(|| "opencode".to_owned());
-        let call = CallRequest::of_session(caller, session, (LANE, tool), parameters, run);
+        let lane = match initiator {
+            Initiator::System => SYSTEM,
+            Initiator::Agent | Initiator::Person(_) if tool == FETCH => READ,
+            Initiator::Agent | Initiator::Person(_) => PUBLISH,
+        };
+        let call = CallRequest::of_session(caller, session, (lane, tool), parameters, run);
         Ok(CallRequest { agent_name, ..call })
     }
 }

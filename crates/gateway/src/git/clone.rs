@@ -1,9 +1,11 @@
 //! Checks out a session's repositories in its sandbox: clones them, or updates those that a snapshot brought.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use proto::SessionId;
 use sandboxd::protocol::{Code, Exec, ExitReason, Place};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::SecretString;
@@ -20,7 +22,7 @@ const MAX_OUTPUT: usize = 16 * 1024;
 const REMOTE: &str = "origin/";
 
 impl Repositories for GitService {
-    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>> {
+    fn check_out<'a>(self: Arc<Self>, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>> {
         async move {
             let Checkout { sandbox, session, token, is_copy, stage } = checkout;
             let repos = self.store.session_repos(session.id).await?;
@@ -28,11 +30,11 @@ impl Repositories for GitService {
             let (missing, present) = find_clones(&sandbox.supervisor, &repos).await?;
             if is_copy && !present.is_empty() {
                 stage("Updating").await;
-                update(&sandbox.supervisor, &present).await;
+                self.update_all(&sandbox.supervisor, session.id, &present).await;
             }
             if !missing.is_empty() {
                 stage("Cloning").await;
-                self.clone_all(&sandbox.supervisor, &missing).await?;
+                self.clone_all(&sandbox.supervisor, session.id, &missing).await?;
             }
             if let (None, Some(first)) = (&session.branch_name, repos.first()) {
                 self.record_first_branch(sandbox, &first.workspace_path).await?;
@@ -66,7 +68,12 @@ impl GitService {
         Ok(())
     }
 
-    async fn clone_all(&self, supervisor: &Sandboxd, repos: &[&PlacedRepo]) -> Result<(), LaunchError> {
+    async fn clone_all(
+        self: &Arc<Self>,
+        supervisor: &Sandboxd,
+        session: SessionId,
+        repos: &[&PlacedRepo],
+    ) -> Result<(), LaunchError> {
         for PlacedRepo { repo, workspace_path } in repos {
             let Some(url) = &repo.url else { continue };
             let mut arguments = vec!["clone", "--depth", "50"];
@@ -75,10 +82,35 @@ impl GitService {
             }
             arguments.extend(["--", url, workspace_path]);
             let failed = |reason| LaunchError::Clone { name: repo.name.clone(), reason };
+            let read = self.read_as_system(session, repo).await;
+            let _read = read.map_err(|error| failed(error.to_string()))?;
             git(supervisor, "", &arguments, CLONE_TIMEOUT_MS).await?.map_err(failed)?;
             self.record_default_branch(supervisor, repo, workspace_path).await?;
         }
         Ok(())
+    }
+
+    /// Fast-forwards repositories that came with a snapshot of another session. If that fails they stay as they are: an
+    /// agent can work with older files.
+    async fn update_all(self: &Arc<Self>, supervisor: &Sandboxd, session: SessionId, repos: &[&PlacedRepo]) {
+        let pulls = repos.iter().map(|placed| async {
+            if let Err(reason) = self.update(supervisor, session, placed).await {
+                tracing::info!(repo = %placed.repo.id, reason, "a repository of a snapshot was not updated");
+            }
+        });
+        join_all(pulls).await;
+    }
+
+    async fn update(
+        self: &Arc<Self>,
+        supervisor: &Sandboxd,
+        session: SessionId,
+        placed: &PlacedRepo,
+    ) -> Result<(), String> {
+        let read = self.read_as_system(session, &placed.repo).await;
+        let _read = read.map_err(|error| error.to_string())?;
+        let pulled = git(supervisor, &placed.workspace_path, &["pull", "--ff-only"], PULL_TIMEOUT_MS).await;
+        pulled.map_err(|error| error.to_string())?.map(drop)
     }
 
     /// Stores the forge's default branch, unless a member chose one: people see it, and it is the base of pull
@@ -133,21 +165,6 @@ async fn find_clones<'a>(
         }
     }
     Ok((missing, present))
-}
-
-/// Fast-forwards repositories that came with a snapshot of another session. If that fails they stay as they are: an
-/// agent can work with older files.
-async fn update(supervisor: &Sandboxd, repos: &[&PlacedRepo]) {
-    let pulls = repos.iter().map(|placed| async {
-        let pulled = git(supervisor, &placed.workspace_path, &["pull", "--ff-only"], PULL_TIMEOUT_MS).await;
-        let reason = match pulled {
-            Ok(Ok(_)) => return,
-            Ok(Err(reason)) => reason,
-            Err(error) => error.to_string(),
-        };
-        tracing::info!(repo = %placed.repo.id, reason, "a repository of a snapshot was not updated");
-    });
-    join_all(pulls).await;
 }
 
 /// Runs git. Returns its output; if git fails, the error is the last line of the output.

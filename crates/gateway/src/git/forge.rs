@@ -5,6 +5,7 @@ mod github;
 mod history;
 
 use egress::{AddressClass, Denial, Host, Target, classify};
+use gate::Permit;
 use proto::OrgId;
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{Repo, Scope, StoreError};
@@ -14,7 +15,7 @@ use super::GitService;
 use crate::vault::VaultError;
 
 pub(crate) use github::PullError;
-pub(super) use github::{PullRequestContent, check_github, open};
+pub(super) use github::{PullRequestContent, open};
 pub(super) use history::RefsError;
 
 /// The secret of one repository, for any forge.
@@ -29,6 +30,8 @@ const TOKEN_USER: &str = "x-access-token";
 pub(crate) enum ForgeError {
     #[error("this repository has no URL that the gateway can connect to")]
     NoUrl,
+    #[error("the repository belongs to another organization")]
+    OtherOrganization,
     #[error(transparent)]
     Denied(#[from] Denial),
     #[error("{0} is a private address: the operator can allow it with CONNECTOR_ALLOWED_HOSTS")]
@@ -41,12 +44,14 @@ pub(crate) enum ForgeError {
     Outbound(#[from] reqwest::Error),
 }
 
-/// A repository that the gateway may connect to.
+/// A repository that the gateway may connect to, for as long as the call that it belongs to.
 pub(super) struct ForgeRepo<'a> {
-    pub(super) client: &'a reqwest::Client,
+    permit: &'a Permit,
+    client: &'a reqwest::Client,
     /// Without `/` or `.git` at its end.
     pub(super) url: Url,
     token: Option<SecretString>,
+    is_github: bool,
 }
 
 impl ForgeRepo<'_> {
@@ -62,15 +67,23 @@ impl ForgeRepo<'_> {
 
 impl GitService {
     /// Finds out how to reach a repository at its forge, if its organization's rules allow it.
-    pub(super) async fn forge_repo(&self, repo: &Repo) -> Result<ForgeRepo<'_>, ForgeError> {
+    pub(super) async fn forge_repo<'a>(
+        &'a self,
+        permit: &'a Permit,
+        repo: &Repo,
+    ) -> Result<ForgeRepo<'a>, ForgeError> {
+        if repo.org_id != permit.org() {
+            return Err(ForgeError::OtherOrganization);
+        }
         let url = canonical_url(repo).filter(Url::has_host).ok_or(ForgeError::NoUrl)?;
         let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
         let name = format!("{host}:{}", port.unwrap_or_default());
         let named = self.settings.allowed_hosts.contains(&name);
         let client = self.client_for(repo.org_id, &name, named).await?;
         let encrypted = url.scheme() == "https";
-        let token = if encrypted || named { self.token(repo, &url).await? } else { None };
-        Ok(ForgeRepo { client, url, token })
+        let token = if encrypted || named { self.token(permit, repo, &url).await? } else { None };
+        let is_github = self.is_github(&url);
+        Ok(ForgeRepo { permit, client, url, token, is_github })
     }
 
     /// Applies the organization's egress rules to the gateway itself. An unusual port is fine where the operator named
@@ -92,12 +105,17 @@ impl GitService {
 
     /// The credential for a repository. Any member may add a repository at any host, so the organization's own token is
     /// sent to GitHub only.
-    async fn token(&self, repo: &Repo, url: &Url) -> Result<Option<SecretString>, VaultError> {
-        let own = self.vault.open(repo.org_id, Scope::Repo(repo.id), REPO_SECRET).await?;
+    async fn token(
+        &self,
+        permit: &Permit,
+        repo: &Repo,
+        url: &Url,
+    ) -> Result<Option<SecretString>, VaultError> {
+        let own = self.vault.open_for(permit, Scope::Repo(repo.id), REPO_SECRET).await?;
         if own.is_some() || !self.is_github(url) {
             return Ok(own);
         }
-        self.vault.open(repo.org_id, Scope::Org, GITHUB_SECRET).await
+        self.vault.open_for(permit, Scope::Org, GITHUB_SECRET).await
     }
 
     fn is_github(&self, url: &Url) -> bool {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 use store::{Repo, SandboxSession, StoreError};
 use tokio::time::timeout;
 use url::Url;
 
-use super::forge::{ForgeError, ForgeRepo, canonical_url};
+use super::call::Initiator;
+use super::forge::{ForgeRepo, canonical_url};
+use super::read::ReadError;
 use super::{GitService, local_repo};
 use crate::outbound::{SILENT, lively};
 
@@ -74,7 +76,7 @@ pub(crate) enum ProxyError {
     #[error("{0}")]
     PushRefused(String),
     #[error(transparent)]
-    Forge(#[from] ForgeError),
+    Read(#[from] ReadError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -123,8 +125,8 @@ impl GitService {
         }
         match endpoint {
             Endpoint::Refs(_) | Endpoint::Fetch => {
-                let forge = self.forge_repo(repo).await?;
-                fetch(&forge, endpoint, request).await
+                let reader = (session.id, Initiator::Agent);
+                self.read(reader, repo, move |forge| fetch(forge, endpoint, request).boxed()).await?
             }
             Endpoint::Push => self.receive_push(session, repo, request).await,
         }

@@ -1,6 +1,9 @@
 //! Pull requests: the branch that is checked out is pushed from the sandbox, then the gateway opens the pull request at
 //! the forge. Each of the two is a call of the gate.
 
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
 use gate::{CallOutcome, CallResult, Permit};
 use proto::socket::{GitAction, GitCode, GitResult};
 use proto::{ToolErrorCode, UserId};
@@ -64,7 +67,7 @@ impl PullRequestOutcome {
 /// Pushes the branch, and opens the pull request. What the sandbox reports only selects one of the session's
 /// repositories.
 pub(crate) async fn create_pull_request(
-    git: &GitService,
+    git: &Arc<GitService>,
     user: UserId,
     workspace: &WorkspaceRepo,
     new: &NewPullRequest,
@@ -87,7 +90,9 @@ pub(crate) async fn create_pull_request(
         return Ok(failed(ACTION, GitCode::UnknownError, problem));
     }
     // Do not push for a pull request that cannot be opened.
-    if let Err(error) = forge::check_github(git, &repo).await {
+    let reader = (workspace.sandbox.owner.session(), Initiator::Person(user));
+    let checked = git.read(reader, &repo, |forge| async { forge.github_token().map(drop) }.boxed()).await;
+    if let Err(error) = checked.map_err(PullError::from).flatten() {
         return Ok(failed(ACTION, code(&error), &error.to_string()));
     }
     let pushed = workspace.push(git, user, Some(&branch)).await?;
@@ -129,10 +134,10 @@ fn code(error: &PullError) -> GitCode {
     match error {
         PullError::NotGithub => GitCode::NotGithubRemote,
         PullError::NoCredential => GitCode::GhNotAvailable,
-        PullError::CredentialRefused | PullError::Forge(ForgeError::Denied(_) | ForgeError::Private(_)) => {
-            GitCode::AuthFailed
-        }
-        PullError::OtherOrganization
+        PullError::CredentialRefused
+        | PullError::Denied(_)
+        | PullError::Forge(ForgeError::Denied(_) | ForgeError::Private(_)) => GitCode::AuthFailed,
+        PullError::NotRead(_)
         | PullError::Refused(_)
         | PullError::Unreachable
         | PullError::Unknown

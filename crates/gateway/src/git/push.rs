@@ -111,14 +111,11 @@ impl PushBody {
 
 /// Forwards a push to its forge, with the organization's credential.
 pub(crate) async fn forward(git: &GitService, permit: &Permit, push: Push) -> PushOutcome {
-    if push.repo.org_id != permit.org() {
-        return PushOutcome::NotForwarded;
-    }
     try_forward(git, permit, push).await.unwrap_or_else(|failure| failure)
 }
 
 async fn try_forward(git: &GitService, permit: &Permit, push: Push) -> Result<PushOutcome, PushOutcome> {
-    let forge = git.forge_repo(&push.repo).await.map_err(|error| no_access(&error))?;
+    let forge = git.forge_repo(permit, &push.repo).await.map_err(|error| no_access(&error))?;
     let request = forge.request(Method::POST, RECEIVE_PACK).headers(push.headers);
     let sent = request.body(reqwest::Body::wrap_stream(push.body.into_stream())).send().await;
     let response = sent.map_err(|error| {

@@ -291,7 +291,7 @@ impl Launch {
             is_copy: elses,
             stage: &stage,
         };
-        self.repositories.check_out(checkout).await?;
+        self.repositories.clone().check_out(checkout).await?;
         self.write_trigger_context(room).await?;
         let (instructions, tools) = (self.runtime.inward.agent_files)(&self.record);
         let (model, chat_models) = self.runtime.agent_models(self.record.agent_config.as_ref()).await;

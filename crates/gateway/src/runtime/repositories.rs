@@ -1,5 +1,7 @@
 //! The git operations that a launch needs. The `git` module, a layer above this one, implements them.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use secrecy::SecretString;
 use store::SessionRecord;
@@ -10,7 +12,7 @@ use super::room::Inside;
 /// Puts a session's repositories into its sandbox.
 pub(crate) trait Repositories: Send + Sync {
     /// Configures git in the sandbox, and clones or updates the session's repositories.
-    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>>;
+    fn check_out<'a>(self: Arc<Self>, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>>;
 }
 
 /// The parameters of a checkout.

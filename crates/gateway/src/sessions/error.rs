@@ -1,5 +1,6 @@
 //! Why a use case of sessions fails. `edge::error` turns each into a response.
 
+use sandboxd::ClientError;
 use store::StoreError;
 
 use crate::access::Act;
@@ -45,6 +46,15 @@ pub enum SessionError {
     /// The gate refused a call, or its tool failed.
     #[error("{0}")]
     CallFailed(String),
+    /// The member has made more calls than its share.
+    #[error("{0}")]
+    TooManyCalls(String),
+    /// The gate cannot decide or record now. Nothing was done.
+    #[error("{0}")]
+    GateUnavailable(String),
+    /// The supervisor in the sandbox refused, or cannot be reached.
+    #[error(transparent)]
+    Supervisor(ClientError),
     /// A request with the same idempotency key is in flight.
     #[error("a request with this idempotency key is in progress")]
     KeyInFlight,

@@ -1,4 +1,4 @@
-//! The tools for pushes and pull requests. The `git` module does the work; this one connects it to the gate.
+//! The tools for reads at a forge, pushes and pull requests. The `git` module does the work; this one connects it to the gate.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,15 +12,17 @@ use serde_json::Value;
 use super::platform::{session_of, store_failure};
 use super::{Found, Source};
 use crate::git::{
-    CREATE_PULL_REQUEST, GitService, Operation, PullError, PullRequestOutcome, object, open_pull_request,
-    parameter_problem,
+    CREATE_PULL_REQUEST, FETCH, GitService, Operation, PullError, PullRequestOutcome, object,
+    open_pull_request, parameter_problem,
 };
 
 /// The timeout of a push, which takes long for a large repository.
 const PUSH_TIMEOUT: Duration = Duration::from_mins(30);
 const PULL_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
+/// Longer than the longest clone at a session's start.
+const FETCH_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// The source of the push and pull request tools. Git calls the gate, which calls this source, so the reference back
+/// The source of git's tools. Git calls the gate, which calls this source, so the reference back
 /// is weak.
 pub(crate) struct GitSource(pub(crate) Weak<GitService>);
 
@@ -32,6 +34,8 @@ impl Source for GitSource {
     fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let tool: Option<Arc<dyn Tool>> = if name == CREATE_PULL_REQUEST {
             Some(Arc::new(PullRequestTool(self.0.clone())))
+        } else if name == FETCH {
+            Some(Arc::new(FetchTool))
         } else {
             operation(name).map(|operation| Arc::new(PushTool(operation)) as Arc<dyn Tool>)
         };
@@ -47,6 +51,9 @@ fn operation(name: &str) -> Option<Operation> {
 pub(super) fn known(name: &str) -> Option<ToolFacts> {
     if name == CREATE_PULL_REQUEST {
         return Some(ToolFacts { risk: Risk::Write, writes: None, mode_key: None });
+    }
+    if name == FETCH {
+        return Some(ToolFacts { risk: Risk::Read, writes: None, mode_key: None });
     }
     let tool = PushTool(operation(name)?);
     Some(ToolFacts { risk: tool.risk(), writes: None, mode_key: tool.mode_key() })
@@ -94,6 +101,38 @@ impl Outside for PushTool {
 
     fn execute<'a>(&'a self, _: &'a Permit, _: &'a CallRequest) -> BoxFuture<'a, Result<Output, Failure>> {
         let problem = "run `git push` in the session's sandbox: a push cannot be started over the API";
+        async move { Err(Failure::Invalid(problem.to_owned())) }.boxed()
+    }
+}
+
+struct FetchTool;
+
+impl Tool for FetchTool {
+    fn risk(&self) -> Risk {
+        Risk::Read
+    }
+
+    fn timeout(&self) -> Duration {
+        FETCH_TIMEOUT
+    }
+
+    fn check(&self, _: &Value) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn work(&self) -> Work<'_> {
+        Work::Outside(self)
+    }
+}
+
+/// A fetch that was requested over the API, where nobody reads the pack. It is always refused.
+impl Outside for FetchTool {
+    fn replay_safe(&self) -> bool {
+        false
+    }
+
+    fn execute<'a>(&'a self, _: &'a Permit, _: &'a CallRequest) -> BoxFuture<'a, Result<Output, Failure>> {
+        let problem = "run `git fetch` in the session's sandbox: a fetch cannot be started over the API";
         async move { Err(Failure::Invalid(problem.to_owned())) }.boxed()
     }
 }

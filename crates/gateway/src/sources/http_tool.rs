@@ -15,6 +15,7 @@ use policy::{Auth, HttpTool, Method, ModeKey, Policy, Risk, Write};
 use proto::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
+use store::Scope;
 use url::{Host, Url};
 
 use super::arguments::check_schema;
@@ -154,7 +155,7 @@ impl BoundTool {
     async fn secret(&self, permit: &Permit, key: &str) -> Result<String, Failure> {
         let unopened = || Failure::Down("the tool's credential cannot be opened".to_owned());
         let vault = self.needs.vault.as_ref().ok_or_else(unopened)?;
-        let found = vault.open_for(permit, key).await;
+        let found = vault.open_for(permit, Scope::Org, key).await;
         let found = found.map_err(|error| {
             tracing::error!(%error, key, "the credential of a tool cannot be opened");
             unopened()

@@ -17,10 +17,10 @@ use store::{SandboxSession, Store, StoreError};
 use tokio::sync::Semaphore;
 
 use super::live_sandboxes::LiveSandboxes;
-use super::start_services::StartServicesTool;
+use super::sandbox_tools::{SandboxTool, is_sandbox_tool};
 use super::{
     Found, Source, arguments, automation_complete, modes, request_env_variables, save_env_files,
-    save_service_commands, save_snapshot, start_services, verify,
+    save_service_commands, save_snapshot, verify,
 };
 use crate::access::{self, Act, CallerKind};
 
@@ -76,7 +76,7 @@ pub(crate) static PLATFORM_TOOLS: [&PlatformTool; 6] = [
 
 /// Whether the gateway executes a tool of this name or alias.
 pub(super) fn is_gateway_tool(name: &str) -> bool {
-    PlatformTool::find(name).is_some() || name == start_services::NAME
+    PlatformTool::find(name).is_some() || is_sandbox_tool(name)
 }
 
 /// The compiled schemas. A test compiles them all, so none is missing.
@@ -134,10 +134,8 @@ impl Source for PlatformSource {
                 Some(Arc::new(bound) as Arc<dyn Tool>)
             }
         };
-        let start_services = || Arc::new(StartServicesTool) as Arc<dyn Tool>;
-        let tool = PlatformTool::find(name)
-            .and_then(bind)
-            .or_else(|| (name == start_services::NAME).then(start_services));
+        let sandbox_tool = || is_sandbox_tool(name).then(|| Arc::new(SandboxTool) as Arc<dyn Tool>);
+        let tool = PlatformTool::find(name).and_then(bind).or_else(sandbox_tool);
         async { Ok(tool) }.boxed()
     }
 }

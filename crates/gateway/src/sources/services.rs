@@ -36,7 +36,7 @@ pub(crate) enum ServiceAct {
 impl ServiceAct {
     const ALL: [Self; 4] = [Self::Start, Self::Stop, Self::Restart, Self::Test];
 
-    pub(crate) fn tool(self) -> &'static str {
+    pub(crate) const fn tool(self) -> &'static str {
         match self {
             Self::Start => "start_service",
             Self::Stop => "stop_service",

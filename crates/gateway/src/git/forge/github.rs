@@ -10,6 +10,7 @@ use store::Repo;
 use url::Url;
 
 use super::super::GitService;
+use super::super::read::ReadError;
 use super::{ForgeError, ForgeRepo};
 use gate::Permit;
 
@@ -33,8 +34,6 @@ pub(crate) enum PullError {
     NotGithub,
     #[error("the organization has no GITHUB_TOKEN: an administrator can set it")]
     NoCredential,
-    #[error("the call was permitted for another organization")]
-    OtherOrganization,
     #[error("GitHub refused the organization's token")]
     CredentialRefused,
     #[error("GitHub refused the pull request: {0}")]
@@ -45,6 +44,21 @@ pub(crate) enum PullError {
     Unknown,
     #[error(transparent)]
     Forge(#[from] ForgeError),
+    #[error("Denied by policy: {0}")]
+    Denied(String),
+    /// The gate could not decide whether the gateway may look at the repository.
+    #[error("{0}")]
+    NotRead(String),
+}
+
+impl From<ReadError> for PullError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Forge(error) => Self::Forge(error),
+            ReadError::Denied(reason) => Self::Denied(reason),
+            other => Self::NotRead(other.to_string()),
+        }
+    }
 }
 
 /// The fields of GitHub's responses that we need.
@@ -65,21 +79,14 @@ struct ErrorDetail {
     message: Option<String>,
 }
 
-/// Checks that a repository is on GitHub and has a credential, before anything is pushed for a pull request.
-pub(in crate::git) async fn check_github(git: &GitService, repo: &Repo) -> Result<(), PullError> {
-    github_repo(git, repo).await.map(drop)
-}
-
-async fn github_repo<'a>(
-    git: &'a GitService,
-    repo: &Repo,
-) -> Result<(ForgeRepo<'a>, SecretString), PullError> {
-    let forge = git.forge_repo(repo).await?;
-    if !git.is_github(&forge.url) {
-        return Err(PullError::NotGithub);
+impl ForgeRepo<'_> {
+    /// The credential, if the repository is on GitHub.
+    pub(in crate::git) fn github_token(&self) -> Result<&SecretString, PullError> {
+        if !self.is_github {
+            return Err(PullError::NotGithub);
+        }
+        self.token.as_ref().ok_or(PullError::NoCredential)
     }
-    let token = forge.token.clone().ok_or(PullError::NoCredential)?;
-    Ok((forge, token))
 }
 
 /// Opens a pull request, and returns the URL of its page.
@@ -89,10 +96,8 @@ pub(in crate::git) async fn open(
     repo: &Repo,
     content: &PullRequestContent<'_>,
 ) -> Result<String, PullError> {
-    if repo.org_id != permit.org() {
-        return Err(PullError::OtherOrganization);
-    }
-    let (forge, token) = github_repo(git, repo).await?;
+    let forge = git.forge_repo(permit, repo).await?;
+    let token = forge.github_token()?;
     let url = format!("{}/repos{}/pulls", api_url(&git.settings.github_url), forge.url.path());
     let body =
         json!({"title": content.title, "body": content.body, "head": content.head, "base": content.base});
@@ -103,7 +108,7 @@ pub(in crate::git) async fn open(
         .header(USER_AGENT, "proliferate");
     let response = request.send().await.map_err(|error| {
         let sent = !error.is_connect();
-        tracing::warn!(run = permit.run_id(), error = %error.without_url(), "the forge cannot be reached");
+        tracing::warn!(run = forge.permit.run_id(), error = %error.without_url(), "the forge cannot be reached");
         if sent { PullError::Unknown } else { PullError::Unreachable }
     })?;
     let status = response.status();
@@ -120,7 +125,7 @@ pub(in crate::git) async fn open(
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(PullError::Unreachable),
         // A proxy in front of GitHub that lost its response has already forwarded the request.
         status if status.is_server_error() => Err(PullError::Unknown),
-        _ => Err(PullError::Refused(redact(&token, &error_message(&body, status)))),
+        _ => Err(PullError::Refused(redact(token, &error_message(&body, status)))),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use clock::crash_point;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Outside, Permit};
@@ -38,6 +39,7 @@ impl Outside for PendingPush {
             let push = push.ok_or_else(forwarded)?;
             let (refs, mut data) = (push.ref_count(), push.description());
             let outcome = forward(&self.git, permit, push).await;
+            crash_point("push-forwarded");
             data.extend(object(&outcome));
             let text = outcome.text(refs);
             if outcome.is_success() {

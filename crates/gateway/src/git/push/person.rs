@@ -4,7 +4,9 @@
 //! it only for exactly what the person asked for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use proto::UserId;
 use proto::socket::{GitAction, GitCode};
 use sandboxd::protocol::Place;
@@ -14,8 +16,10 @@ use super::grants::GRANT_HEADER;
 use super::outcome::{PushOutcome, PushResult, RejectionReason};
 use super::request::{RefUpdate, is_object_id};
 use crate::git::GitService;
+use crate::git::call::Initiator;
 use crate::git::config::route;
 use crate::git::forge::{ForgeError, RefsError, canonical, canonical_url};
+use crate::git::read::ReadError;
 use crate::git::workspace::{
     ActionResult, COMMIT_TIMEOUT_MS, CommandOutput, GitError, NO_PROGRAMS, QUICK_TIMEOUT_MS, WorkspaceRepo,
     failed, first_line, is_branch_name, normalized, succeeded,
@@ -42,7 +46,12 @@ struct Target<'a> {
 impl WorkspaceRepo {
     /// Pushes a branch to the branch of the same name, for a person who asked for it. Without a name, it is the branch
     /// that is checked out.
-    pub(crate) async fn push(&self, git: &GitService, user: UserId, branch: Option<&str>) -> ActionResult {
+    pub(crate) async fn push(
+        &self,
+        git: &Arc<GitService>,
+        user: UserId,
+        branch: Option<&str>,
+    ) -> ActionResult {
         let branch = match branch {
             Some(branch) => Some(branch.to_owned()).filter(|branch| is_branch_name(branch)),
             None => self.branch().await?,
@@ -51,21 +60,30 @@ impl WorkspaceRepo {
             return Ok(failed(ACTION, GitCode::UnknownError, "Cannot push from detached HEAD"));
         };
         let Some(repo) = self.repository(git).await? else { return self.no_repository().await };
-        let forge = match git.forge_repo(&repo).await {
-            Ok(forge) => forge,
-            Err(ForgeError::NoUrl) => return Ok(failed(ACTION, GitCode::AuthFailed, LOCAL_FOLDER)),
-            Err(error @ (ForgeError::Denied(_) | ForgeError::Private(_))) => {
-                return Ok(failed(ACTION, GitCode::AuthFailed, &error.to_string()));
-            }
-            Err(error) => return Err(GitError::Failed(error.to_string())),
-        };
         let name = format!("refs/heads/{branch}");
         let commit = self.read(&["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).await?;
         let new = commit.text();
         if commit.code != 0 || !is_object_id(&new) {
             return Ok(failed(ACTION, GitCode::UnknownError, "This branch has no commit yet"));
         }
-        let old = match forge.remote_ref(&name).await {
+        let (reader, wanted) = ((self.sandbox.owner.session(), Initiator::Person(user)), name.clone());
+        let read = git.read(reader, &repo, move |forge| {
+            async move { (forge.url.clone(), forge.remote_ref(&wanted).await) }.boxed()
+        });
+        let (url, old) = match read.await {
+            Ok(found) => found,
+            Err(ReadError::Forge(ForgeError::NoUrl)) => {
+                return Ok(failed(ACTION, GitCode::AuthFailed, LOCAL_FOLDER));
+            }
+            Err(
+                error @ (ReadError::Forge(ForgeError::Denied(_) | ForgeError::Private(_))
+                | ReadError::Denied(_)),
+            ) => {
+                return Ok(failed(ACTION, GitCode::AuthFailed, &error.to_string()));
+            }
+            Err(error) => return Err(GitError::Failed(error.to_string())),
+        };
+        let old = match old {
             Ok(Some(old)) => old,
             Ok(None) => "0".repeat(new.len()),
             Err(error @ RefsError::CredentialRefused) => {
@@ -73,7 +91,7 @@ impl WorkspaceRepo {
             }
             Err(error) => return Err(GitError::Failed(error.to_string())),
         };
-        let url = format!("{}.git", route(&self.sandbox.gateway_url, &forge.url));
+        let url = format!("{}.git", route(&self.sandbox.gateway_url, &url));
         let target = Target { repo: &repo, url, update: RefUpdate { name, old, new } };
         self.push_to(git, user, &branch, &target).await
     }

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt as _, StreamExt as _};
 use gate::CallResult;
 use reqwest::header::{self, HeaderMap, HeaderName};
 use store::{Repo, SandboxSession};
@@ -20,6 +20,7 @@ use super::report::rejection;
 use super::request::{PushRequest, PushRequestReader};
 use super::{Operation, Push, PushBody};
 use crate::git::GitService;
+use crate::git::call::Initiator;
 use crate::git::proxy::{ProxyError, ProxyReply, ProxyRequest, bounded};
 
 const MAX_PUSH: u64 = 2 * 1024 * 1024 * 1024;
@@ -45,7 +46,7 @@ impl GitService {
         }
         let _slot = self.push_slots.acquire(session.id).ok_or(ProxyError::TooManyPushes)?;
         let mut chunks = bounded(body, MAX_PUSH).boxed();
-        let (request, (mut first, start)) = read_request(&mut chunks).await?;
+        let (request, (first, start)) = read_request(&mut chunks).await?;
         if request.updates.is_empty() {
             // git sends an empty push before a large one, to see whether it may push. It changes nothing.
             return Ok(reply(Vec::new()));
@@ -54,8 +55,16 @@ impl GitService {
             while chunks.next().await.is_some_and(|chunk| chunk.is_ok()) {}
             return refuse(&request, "Push options are not supported: they can do anything at the forge");
         }
-        let forge = self.forge_repo(repo).await?;
-        let operations = classify(&forge, &request, (&mut first, start), &mut chunks).await;
+        let (reader, described) = ((session.id, Initiator::Agent), request.clone());
+        let classified = self.read(reader, repo, move |forge| {
+            async move {
+                let (mut first, mut chunks) = (first, chunks);
+                let operations = classify(forge, &described, (&mut first, start), &mut chunks).await;
+                (operations, first, chunks)
+            }
+            .boxed()
+        });
+        let (operations, first, chunks) = classified.await?;
         let operations = operations.map_err(|_| ProxyError::BadPush(INTERRUPTED.to_owned()))?;
         let grant = headers.get(GRANT_HEADER).and_then(|token| token.to_str().ok());
         let operation = Operation::of_all(&operations);

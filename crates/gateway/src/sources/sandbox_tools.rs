@@ -1,5 +1,6 @@
-//! `start_services`: runs the commands that start an app's services. Members call it at a session, and the gateway calls it
-//! on its own; both bring the effect, which has the connection into the sandbox.
+//! The tools that change a session's sandbox and bring their own effect, which has the connection into it:
+//! `start_services`, `run_command` and `write_file`. Members call them at a session, and the gateway calls the first on its
+//! own.
 
 use std::time::Duration;
 
@@ -9,13 +10,17 @@ use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, Work};
 use policy::Risk;
 use serde_json::Value;
 
-pub(super) const NAME: &str = "start_services";
-/// Longer than the test runs of all commands together.
+const NAMES: [&str; 3] = ["start_services", "run_command", "write_file"];
+/// Longer than the test runs of all commands together. Effects may have a timeout of their own.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
-pub(super) struct StartServicesTool;
+pub(super) fn is_sandbox_tool(name: &str) -> bool {
+    NAMES.contains(&name)
+}
 
-impl Tool for StartServicesTool {
+pub(super) struct SandboxTool;
+
+impl Tool for SandboxTool {
     fn risk(&self) -> Risk {
         super::platform::RISK
     }
@@ -34,13 +39,13 @@ impl Tool for StartServicesTool {
 }
 
 /// A call over the API, which has no connection into a sandbox. It is always refused.
-impl Outside for StartServicesTool {
+impl Outside for SandboxTool {
     fn replay_safe(&self) -> bool {
         false
     }
 
     fn execute<'a>(&'a self, _: &'a Permit, _: &'a CallRequest) -> BoxFuture<'a, Result<Output, Failure>> {
-        let problem = "services are started over the session's stream, not over the API";
+        let problem = "this is done over the session's own routes and stream, not over the API of tools";
         async move { Err(Failure::Invalid(problem.to_owned())) }.boxed()
     }
 }

@@ -1,0 +1,61 @@
+//! The lanes that the gateway names itself for what members, agents and the gateway do in sessions. A policy of an
+//! operator's own may be older than one of them.
+
+use policy::Policy;
+
+use super::services::ServiceAct;
+use crate::git::FETCH;
+
+/// Each lane with the tools that it must allow.
+const NEEDED: [(&str, &[&str]); 4] = [
+    ("session.change", &["save_snapshot", "start_services", "run_command", "write_file"]),
+    ("platform.system", &["save_snapshot", "start_services", FETCH]),
+    (
+        "services",
+        &[
+            ServiceAct::Start.tool(),
+            ServiceAct::Stop.tool(),
+            ServiceAct::Restart.tool(),
+            ServiceAct::Test.tool(),
+        ],
+    ),
+    ("git.read", &[FETCH]),
+];
+
+/// What a policy does not allow although the gateway needs it, as sentences for the operator.
+pub fn missing_lanes(policy: &Policy) -> Vec<String> {
+    let missing = |(id, tools): &(&str, &[&str])| {
+        let Some(lane) = policy.lane(id) else {
+            return Some(format!("there is no lane {id}, so calls of {} are refused", tools.join(", ")));
+        };
+        let refused = |tool: &&&str| !lane.tools.iter().any(|pattern| pattern.matches(tool));
+        let refused: Vec<&str> = tools.iter().filter(refused).copied().collect();
+        (!refused.is_empty()).then(|| format!("the lane {id} does not allow {}", refused.join(", ")))
+    };
+    NEEDED.iter().filter_map(missing).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::Files;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_without_a_needed_lane_or_tool_is_described() {
+        let built_in = Policy::load(Files::default()).unwrap();
+        assert_eq!(missing_lanes(&built_in), Vec::<String>::new());
+        let lanes = include_str!("../../../../policy/lanes.yaml");
+        let older = lanes.replace("start_services, run_command, write_file]", "start_services]");
+        let older =
+            older.replace("        - {role: OPERATOR, tool: run_command, scope: [case_id, run_id]}\n", "");
+        let older = Policy::load(Files { lanes: Some(&older), ..Files::default() }).unwrap();
+        assert_eq!(missing_lanes(&older), ["the lane session.change does not allow run_command, write_file"]);
+        let roles = include_str!("../../../../policy/roles.yaml").replace("git.read, ", "");
+        let without = lanes.replace("lane_id: git.read", "lane_id: git.other");
+        let roles = roles.replace("git.publish,", "git.other, git.publish,");
+        let without =
+            Policy::load(Files { lanes: Some(&without), roles: Some(&roles), tools: None }).unwrap();
+        assert_eq!(missing_lanes(&without), ["there is no lane git.read, so calls of git.fetch are refused"]);
+    }
+}
