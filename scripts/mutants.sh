@@ -62,10 +62,11 @@ mutant "the audit is written when there is time" crates/store/src/gate.rs \
     async fn gate_write_now(&self, write: GateWrite) -> Result<Written, StoreError> {' \
   gate::without_a_ledger_nothing_is_executed "a call that is not recorded must not be answered"
 
-mutant "the claim comes after the effect" crates/gateway/src/gate/pipeline.rs \
+mutant "the claim comes after the effect" crates/gate/src/pipeline.rs \
   'Work::Outside\(outside\) => \{' \
   'Work::Outside(outside) => {
-                let _ = outside.execute(app, &Permit::new(call.org, &call.run_id), call).await;' \
+                let early = Permit::new(request.caller.org, &request.run.id);
+                let _ = outside.execute(&early, request).await;' \
   gate::without_a_ledger_nothing_is_executed "a call that is not recorded must not be executed"
 
 mutant "pins are not checked" crates/policy/src/decide.rs \
