@@ -22,7 +22,7 @@ const MAX_OUTPUT: usize = 16 * 1024;
 const REMOTE: &str = "origin/";
 
 impl Repositories for GitService {
-    fn check_out<'a>(self: Arc<Self>, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>> {
+    fn check_out(self: Arc<Self>, checkout: Checkout<'_>) -> BoxFuture<'_, Result<(), LaunchError>> {
         async move {
             let Checkout { sandbox, session, token, is_copy, stage } = checkout;
             let repos = self.store.session_repos(session.id).await?;

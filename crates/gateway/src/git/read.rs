@@ -3,6 +3,7 @@
 //! the ledger.
 
 use std::collections::HashMap;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use proto::{RepoId, SessionId};
 use serde_json::json;
 use store::{Repo, StoreError};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::GitService;
@@ -139,17 +140,15 @@ impl GitService {
         let effect = ForgeRead { git: self.clone(), repo: repo.clone(), start, end };
         let gate = self.gate.clone();
         let call = tokio::spawn(async move { gate.call_with(call, Box::new(effect)).await });
-        match opened.await {
-            Ok(opened) => opened?,
-            Err(_) => {
-                let result = call.await.map_err(|error| ReadError::Unavailable(error.to_string()))?;
-                let reason = result.text().to_owned();
-                return Err(match result.outcome {
-                    CallOutcome::Failed(_) | CallOutcome::Conflict => ReadError::Denied(reason),
-                    _ => ReadError::Unavailable(reason),
-                });
-            }
-        }
+        let Ok(opened) = opened.await else {
+            let result = call.await.map_err(|error| ReadError::Unavailable(error.to_string()))?;
+            let reason = result.text().to_owned();
+            return Err(match result.outcome {
+                CallOutcome::Failed(_) | CallOutcome::Conflict => ReadError::Denied(reason),
+                _ => ReadError::Unavailable(reason),
+            });
+        };
+        opened?;
         self.reads.insert((session, initiator), repo.id, sender.clone());
         Ok(sender)
     }
@@ -219,11 +218,11 @@ impl ForgeRead {
     /// Serves requests until the end. Returns their number.
     async fn serve(&self, forge: &ForgeRepo<'_>, requests: &mut mpsc::Receiver<Request>) -> usize {
         let mut count = 0;
-        let deadline = Instant::now() + LONGEST;
+        let mut longest = pin!(sleep(LONGEST));
         loop {
             let request = tokio::select! {
                 request = requests.recv() => request,
-                () = self.ended(deadline) => None,
+                () = self.ended(longest.as_mut()) => None,
             };
             let Some(request) = request else { break };
             request(forge).await;
@@ -238,13 +237,13 @@ impl ForgeRead {
         count
     }
 
-    async fn ended(&self, deadline: Instant) {
+    async fn ended(&self, longest: Pin<&mut Sleep>) {
         let end = async {
             match &self.end {
                 ReadEnd::Idle => {
                     tokio::select! {
                         () = sleep(IDLE) => {}
-                        () = sleep_until(deadline) => {}
+                        () = longest => {}
                     }
                 }
                 ReadEnd::Cancelled(ended) => ended.cancelled().await,

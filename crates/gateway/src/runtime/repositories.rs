@@ -12,7 +12,7 @@ use super::room::Inside;
 /// Puts a session's repositories into its sandbox.
 pub(crate) trait Repositories: Send + Sync {
     /// Configures git in the sandbox, and clones or updates the session's repositories.
-    fn check_out<'a>(self: Arc<Self>, checkout: Checkout<'a>) -> BoxFuture<'a, Result<(), LaunchError>>;
+    fn check_out(self: Arc<Self>, checkout: Checkout<'_>) -> BoxFuture<'_, Result<(), LaunchError>>;
 }
 
 /// The parameters of a checkout.
