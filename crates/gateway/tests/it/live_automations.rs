@@ -66,10 +66,10 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        match tokio::time::timeout(Duration::from_mins(1), seen).await {
-            Ok(run) => run,
-            Err(_) => panic!("the run stays as it is: {}", self.run().await),
-        }
+        let Ok(run) = tokio::time::timeout(Duration::from_mins(1), seen).await else {
+            panic!("the run stays as it is: {}", self.run().await);
+        };
+        run
     }
 
     async fn until_session_is(&self, status: &str) {
