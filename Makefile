@@ -41,6 +41,7 @@ check: cargo-deny ## Format, lints, tidiness, licences
 bench: ## Measure, beside a bare ceiling in the same run
 	@scripts/need.sh up
 	cargo build --release --locked --bin proliferate
+	cargo test --release --locked -p store --lib -- --ignored --nocapture ways_to_sqlite
 	bench/bench.sh
 
 mutants: ## Break the gate on purpose and see that the tests notice

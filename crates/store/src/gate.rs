@@ -7,7 +7,7 @@
 pub(crate) mod completion;
 pub(crate) mod plan;
 pub(crate) mod recent_artifacts;
-mod record;
+pub(crate) mod record;
 pub(crate) mod rows;
 
 use std::collections::HashSet;
