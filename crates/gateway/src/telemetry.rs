@@ -12,6 +12,8 @@ use crate::config::{Config, LogFormat};
 /// Starts logging to standard error. A second call does nothing: tests start several gateways in one process.
 pub fn start_logging(config: &Config) {
     let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    // The SDK logs messages of servers as they are, and they may contain anything.
+    let filter = "rmcp=off".parse().into_iter().fold(filter, EnvFilter::add_directive);
     // Standard error may be closed. Reporting that failure on the same standard error would panic, and end the task
     // that logged.
     let base = tracing_subscriber::fmt()

@@ -32,8 +32,14 @@ pub enum DefinitionError {
     TooLarge,
     #[error("the input schema is not an object")]
     Schema,
-    #[error("the definition has numbers or nesting that cannot be hashed")]
+    #[error("the definition is nested too deeply to be hashed")]
     Unhashable,
+    #[error("its parameters in headers are defined wrongly")]
+    Headers,
+    #[error("another tool has the same name")]
+    Duplicate,
+    #[error("the definition repeats our credential")]
+    Secret,
 }
 
 impl Definition {
@@ -49,7 +55,7 @@ impl Definition {
         if !fields.get("inputSchema").is_some_and(Value::is_object) {
             return Err(DefinitionError::Schema);
         }
-        let text = canonical(&raw).map_err(|_| DefinitionError::Unhashable)?;
+        let text = canonical(&with_safe_numbers(&raw)).map_err(|_| DefinitionError::Unhashable)?;
         if text.len() > MAX_DEFINITION {
             return Err(DefinitionError::TooLarge);
         }
@@ -78,6 +84,11 @@ impl Definition {
         self.hash
     }
 
+    /// Whether parameters of the tool are sent in headers too.
+    pub(crate) fn has_header_parameters(&self) -> bool {
+        self.input_schema().to_string().contains("x-mcp-header")
+    }
+
     /// What the server claims about the tool's effects.
     pub fn hints(&self) -> Hints {
         let hint = |name| self.raw["annotations"][name] == json!(true);
@@ -89,6 +100,19 @@ impl Definition {
 fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(fits)
+}
+
+/// The value with integers that have no canonical form, such as the bounds of 64-bit numbers in schemas, as strings that
+/// no server sends by accident.
+fn with_safe_numbers(value: &Value) -> Value {
+    match value {
+        Value::Number(number) if canonical(value).is_err() => format!("\u{0}number {number}").into(),
+        Value::Array(items) => items.iter().map(with_safe_numbers).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| (key.clone(), with_safe_numbers(value))).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +158,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_any_size_are_hashed() {
+        let bound = |bound: Value| {
+            let mut raw = tool();
+            raw["inputSchema"]["properties"]["limit"]["maximum"] = bound;
+            hash(raw)
+        };
+        assert_ne!(bound(json!(u64::MAX)), bound(json!(u64::MAX - 1)));
+        assert_ne!(bound(json!(u64::MAX)), bound(json!(u64::MAX.to_string())));
+        assert_ne!(bound(json!(0.5)), bound(json!(0.25)));
+    }
+
+    #[test]
     fn definitions_beyond_the_limits_are_refused() {
         let with = |place: &str, value: Value| {
             let mut raw = tool();
@@ -151,7 +187,6 @@ mod tests {
         );
         assert_eq!(with("/inputSchema", json!(true)), DefinitionError::Schema);
         assert_eq!(with("/inputSchema/type", json!("t".repeat(MAX_DEFINITION))), DefinitionError::TooLarge);
-        assert_eq!(with("/inputSchema/properties/limit", json!(u64::MAX)), DefinitionError::Unhashable);
     }
 
     #[test]

@@ -1,10 +1,20 @@
 //! The Model Context Protocol, on the official SDK: what an organization's connectors offer and answer.
 //!
-//! Everything that comes from a server is untrusted: its definitions, its hints and its results are bounded here, and
-//! nothing of them is believed that would loosen a decision.
+//! Every operation opens its own connection, so that no state of a server outlives it. Everything that comes from a
+//! server is untrusted: bytes, time, definitions and results are bounded here, and no hint of a server can loosen a
+//! decision.
 
+mod auth;
+mod client;
 mod definition;
+mod http;
+mod listing;
+mod problem;
 mod result;
 
+pub use auth::{Auth, AuthError, ClientCredentials, check_header_name};
+pub use client::{Call, CallOutcome, Limits, Reach, call_tool, list_tools};
 pub use definition::{Definition, DefinitionError, MAX_DEFINITION, MAX_DESCRIPTION, MAX_NAME};
-pub use result::{ToolResult, read_result};
+pub use listing::{Listing, MAX_TOOLS};
+pub use problem::{Diagnosis, Problem};
+pub use result::ToolResult;

@@ -12,7 +12,7 @@ pub enum ToolResult {
 }
 
 /// Reads a tool's answer: its structured content, else its text, parsed if it is JSON, else the blocks as they are.
-pub fn read_result(result: CallToolResult) -> ToolResult {
+pub(crate) fn read_result(result: CallToolResult) -> ToolResult {
     if result.is_error == Some(true) {
         let texts = result.content.iter().filter_map(ContentBlock::as_text).map(|block| block.text.as_str());
         return ToolResult::Failed(texts.collect::<Vec<_>>().join("\n"));

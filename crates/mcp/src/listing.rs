@@ -1,0 +1,128 @@
+//! The tools that a server offers, page by page, and what was left out of them.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::definition::{Definition, DefinitionError};
+
+/// The maximum number of tools of one server.
+pub const MAX_TOOLS: usize = 500;
+
+/// What a server offers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listing {
+    pub definitions: Vec<Definition>,
+    /// Why tools were left out, once per tool. The names of such tools are not repeated: they may be anything.
+    pub refused: Vec<DefinitionError>,
+    /// Whether the server offers more tools than [`MAX_TOOLS`].
+    pub truncated: bool,
+}
+
+impl Listing {
+    pub fn find(&self, name: &str) -> Option<&Definition> {
+        self.definitions.iter().find(|definition| definition.name() == name)
+    }
+
+    /// Adds a page. Returns the cursor of the next page, unless the listing is full.
+    pub(crate) fn add(
+        &mut self,
+        page: Page,
+        accepted: Option<&HashSet<String>>,
+        secrets: &[String],
+    ) -> Option<String> {
+        for raw in page.tools {
+            if self.definitions.len() + self.refused.len() >= MAX_TOOLS {
+                self.truncated = true;
+                return None;
+            }
+            match self.check(raw, accepted, secrets) {
+                Ok(definition) => self.definitions.push(definition),
+                Err(error) => self.refused.push(error),
+            }
+        }
+        page.next_cursor
+    }
+
+    fn check(
+        &self,
+        raw: Value,
+        accepted: Option<&HashSet<String>>,
+        secrets: &[String],
+    ) -> Result<Definition, DefinitionError> {
+        let definition = Definition::parse(raw)?;
+        if accepted.is_some_and(|names| !names.contains(definition.name())) {
+            return Err(DefinitionError::Headers);
+        }
+        if self.find(definition.name()).is_some() {
+            return Err(DefinitionError::Duplicate);
+        }
+        let text = definition.raw().to_string();
+        if secrets.iter().any(|secret| secret.len() >= 4 && text.contains(secret.as_str())) {
+            return Err(DefinitionError::Secret);
+        }
+        Ok(definition)
+    }
+}
+
+/// One page of a server's list of tools, as it was sent.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) tools: Vec<Value>,
+    pub(crate) next_cursor: Option<String>,
+}
+
+impl Page {
+    /// Reads a message of a server. `None` if it is not a page of tools.
+    pub(crate) fn of(mut message: Value) -> Option<Self> {
+        let result = message.get_mut("result")?;
+        let next_cursor =
+            result["nextCursor"].as_str().filter(|cursor| !cursor.is_empty()).map(str::to_owned);
+        match result.get_mut("tools")?.take() {
+            Value::Array(tools) => Some(Self { tools, next_cursor }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn page(tools: &Value) -> Page {
+        Page::of(json!({"jsonrpc": "2.0", "id": 1, "result": {"tools": tools, "nextCursor": "2"}})).unwrap()
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"name": name, "inputSchema": {"type": "object"}})
+    }
+
+    #[test]
+    fn a_bad_tool_does_not_take_the_others_with_it() {
+        let mut listing = Listing::default();
+        let secret = json!({"name": "leak", "description": "uses tops3cret", "inputSchema": {}});
+        let tools = json!([tool("a"), 7, tool("a b"), tool("a"), secret, tool("b")]);
+        let next = listing.add(page(&tools), None, &["tops3cret".to_owned()]);
+        assert_eq!(next.as_deref(), Some("2"));
+        let names: Vec<_> = listing.definitions.iter().map(Definition::name).collect();
+        assert_eq!(names, ["a", "b"]);
+        let refused = [
+            DefinitionError::NotAnObject,
+            DefinitionError::Name,
+            DefinitionError::Duplicate,
+            DefinitionError::Secret,
+        ];
+        assert_eq!(listing.refused, refused);
+        assert!(!listing.truncated);
+    }
+
+    #[test]
+    fn a_list_of_too_many_tools_says_so() {
+        let mut listing = Listing::default();
+        let tools: Vec<_> = (0..=MAX_TOOLS).map(|number| tool(&format!("t{number}"))).collect();
+        assert_eq!(listing.add(page(&json!(tools)), None, &[]), None);
+        assert_eq!((listing.definitions.len(), listing.truncated), (MAX_TOOLS, true));
+    }
+}
