@@ -3,6 +3,7 @@
 mod actions;
 mod audit;
 mod automations;
+mod connectors;
 mod gateway;
 mod login;
 mod orgs;
@@ -28,6 +29,7 @@ pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
 pub(crate) use automations::{
     AutomationSettings, AutomationsArgs, AutomationsCommand, RunsArgs, RunsCommand,
 };
+pub(crate) use connectors::{AddConnector, ConnectorsCommand, OneConnector};
 pub(crate) use gateway::{GatewayArgs, web_url};
 pub(crate) use login::{ApproveArgs, ContextCommand, LOCAL, LoginArgs};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
@@ -79,6 +81,9 @@ pub(crate) enum Command {
     Automations(AutomationsArgs),
     /// List, cancel, repeat, assign and settle runs of automations
     Runs(RunsArgs),
+    /// Manage connectors: remote MCP servers whose tools agents can use
+    #[command(subcommand)]
+    Connectors(ConnectorsCommand),
     /// Show requests, tokens and cost of models, by day, model or session
     Usage(UsageArgs),
     /// Log in to a gateway and use it for later commands, also from another machine

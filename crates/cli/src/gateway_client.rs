@@ -19,6 +19,15 @@ const LIFETIME: Duration = Duration::from_hours(12);
 /// Options count before settings, settings before the login in use, and that before the data directory. A saved key is
 /// sent only to the address that it was saved with.
 pub(crate) async fn connect(context: &Context, args: GatewayArgs) -> Result<Client, Failure> {
+    connect_to_org(context, args, None).await
+}
+
+/// Like [`connect`], but without a token or login the caller is the first owner of this organization.
+pub(crate) async fn connect_to_org(
+    context: &Context,
+    args: GatewayArgs,
+    org: Option<&str>,
+) -> Result<Client, Failure> {
     let (url, token) = named(args)?;
     if let (Some(url), Some(token)) = (&url, &token) {
         return Ok(Client::new(url.clone(), token)?);
@@ -32,7 +41,7 @@ pub(crate) async fn connect(context: &Context, args: GatewayArgs) -> Result<Clie
     let url = url.or_else(|| login.map(|login| login.url.clone())).unwrap_or_else(|| context.local_url());
     let token = match token.or_else(|| login.map(|login| login.key.clone())) {
         Some(token) => token,
-        None => first_owner(context).await?,
+        None => first_owner(context, org).await?,
     };
     Ok(Client::new(url, &token)?)
 }
@@ -66,10 +75,10 @@ fn named(args: GatewayArgs) -> Result<(Option<Url>, Option<SecretString>), Failu
 }
 
 /// Issues a token for the first owner. This grants nothing new: a user who can read the data dir can issue any token.
-async fn first_owner(context: &Context) -> Result<SecretString, Failure> {
+async fn first_owner(context: &Context, org: Option<&str>) -> Result<SecretString, Failure> {
     let made = async {
         let store = context.store().await?;
-        let member = context.member(&store, &WhichMember { user: None, org: None }).await?;
+        let member = context.member(&store, &WhichMember { user: None, org: org.map(str::to_owned) }).await?;
         let keyring = context.keyring(&store).await?;
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let now = context.clock.now();

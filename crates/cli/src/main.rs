@@ -6,6 +6,7 @@ mod automations;
 mod clean;
 mod complete;
 mod configurations;
+mod connectors;
 mod context;
 mod doctor;
 mod failure;
@@ -109,6 +110,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Serve(_) => serve::serve(context).await,
         Command::Doctor => doctor::run(context).await,
         Command::Repos(args) => repos::run(context, args).await,
+        Command::Connectors(command) => connectors::run(context, command).await,
         Command::Configurations(args) => configurations::run(context, args).await,
         Command::Automations(args) => automations::run(context, args).await,
         Command::Runs(args) => runs::run(context, args).await,

@@ -6,6 +6,7 @@
 
 mod automations;
 mod client;
+mod connectors;
 mod environment;
 mod error;
 mod identity;

@@ -21,6 +21,7 @@ pub enum Subject {
     Repository,
     Configuration,
     Automation,
+    Connector,
     Database,
     VaultKey,
     Sandbox,
@@ -39,17 +40,20 @@ impl Subject {
             Self::Repository => "repository",
             Self::Configuration => "configuration",
             Self::Automation => "automation",
+            Self::Connector => "connector",
             Self::Database => "database",
             Self::VaultKey => "vault_key",
             Self::Sandbox => "sandbox",
         }
     }
 
-    /// The action and target type of an event. Roles, egress rules and limits decide what callers may do; the rest is
+    /// The action and target type of an event. Roles, egress rules, limits and connectors decide what callers may do; the rest is
     /// housekeeping.
     const fn action(self) -> (ActionType, TargetType) {
         match self {
-            Self::Role | Self::Egress | Self::Limits => (ActionType::PolicyChange, TargetType::Policy),
+            Self::Role | Self::Egress | Self::Limits | Self::Connector => {
+                (ActionType::PolicyChange, TargetType::Policy)
+            }
             _ => (ActionType::System, TargetType::System),
         }
     }

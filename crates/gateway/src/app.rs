@@ -16,6 +16,7 @@ use url::Url;
 use crate::actions::Actions;
 use crate::automations::Automations;
 use crate::config::{Config, Origin};
+use crate::connectors::Connectors;
 use crate::data_dir::Space;
 use crate::edge::auth::LiveCredentials;
 use crate::git::GitService;
@@ -49,6 +50,7 @@ pub struct App {
     pub sessions: Arc<SessionServices>,
     pub automations: Arc<Automations>,
     pub actions: Actions,
+    pub connectors: Arc<Connectors>,
     /// Checks whether the data directory has space left.
     pub space: Space,
     /// The credentials that open sockets and streams depend on.

@@ -24,6 +24,7 @@ use crate::admission::Admission;
 use crate::app::{App, AppState};
 use crate::automations::{Automations, Runner, keep_running, keep_scheduling};
 use crate::config::{Config, Database, Origin};
+use crate::connectors::Connectors;
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
@@ -42,8 +43,8 @@ use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
-    ExportSource, GitSource, HttpNeeds, HttpTools, LiveSandboxes, PlatformSource, Registry, ServicesSource,
-    UPLOADS, agent_files,
+    ConnectorSource, ExportSource, GitSource, HttpNeeds, HttpTools, LiveSandboxes, PlatformSource, Registry,
+    ServicesSource, UPLOADS, agent_files,
 };
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
@@ -143,8 +144,9 @@ impl Gateway {
             outbound: Arc::default(),
             closing: CancellationToken::new(),
         };
+        let connectors = Arc::new(connectors(&config, &parts));
         let app = Arc::new_cyclic(|app: &Weak<App>| {
-            let (git, sources) = connect(app, gate, &config, &parts);
+            let (git, sources) = connect(app, gate, &config, (&parts, &connectors));
             let runtime = runtime(app, (&config, &parts), (&git.gate, &llm), (sandboxes, pool, agent_type));
             let (store, clock) = (parts.store.clone(), parts.clock.clone());
             let admission = Arc::new(Admission::new(store, clock, llm.clone(), &config));
@@ -167,6 +169,7 @@ impl Gateway {
                 sessions: Arc::new(sessions),
                 automations,
                 actions: Actions::new(git.store.clone(), git.gate.clone(), sources),
+                connectors: connectors.clone(),
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
@@ -271,12 +274,12 @@ fn connect(
     app: &Weak<App>,
     gate: OpenGate,
     config: &Config,
-    parts: &Parts,
+    (parts, connectors): (&Parts, &Arc<Connectors>),
 ) -> (Arc<GitService>, Arc<Registry>) {
     let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
     let mut sources = Arc::default();
     let git = Arc::new_cyclic(|git: &Weak<GitService>| {
-        sources = Arc::new(registry(app, git, config, parts));
+        sources = Arc::new(registry(app, git, config, (parts, connectors)));
         GitService {
             settings: GitSettings::new(config),
             store: store.clone(),
@@ -295,8 +298,19 @@ fn connect(
     (git, sources)
 }
 
+/// What calls the servers of connectors.
+fn connectors(config: &Config, parts: &Parts) -> Connectors {
+    let Parts { vault, outbound, clock, .. } = parts;
+    Connectors::new(vault.clone(), outbound.clone(), config.allowed_hosts.clone(), clock.clone())
+}
+
 /// All sources of tools.
-fn registry(app: &Weak<App>, git: &Weak<GitService>, config: &Config, parts: &Parts) -> Registry {
+fn registry(
+    app: &Weak<App>,
+    git: &Weak<GitService>,
+    config: &Config,
+    (parts, connectors): (&Parts, &Arc<Connectors>),
+) -> Registry {
     let Parts { store, clock, vault, outbound, .. } = parts;
     let sandboxes = Arc::new(SessionSandboxes(app.clone()));
     let platform = PlatformSource {
@@ -315,6 +329,7 @@ fn registry(app: &Weak<App>, git: &Weak<GitService>, config: &Config, parts: &Pa
         Box::new(ServicesSource(sandboxes)),
         Box::new(GitSource(git.clone())),
         Box::new(ExportSource::new(store.clone())),
+        Box::new(ConnectorSource { store: store.clone(), connectors: connectors.clone() }),
         Box::new(HttpTools::new(http)),
     ])
 }

@@ -19,6 +19,7 @@ mod action_modes;
 mod actions;
 mod automation_runs;
 mod automations;
+mod connectors;
 mod contract;
 mod create;
 mod device_login;

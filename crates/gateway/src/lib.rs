@@ -12,6 +12,7 @@ pub mod edge;
 pub mod identity;
 // Actions of agents, and their approvals.
 mod actions;
+mod connectors;
 // Automations, and their runs.
 pub mod automations;
 // Sessions: what can be done with them, and the live ones.

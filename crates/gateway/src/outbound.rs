@@ -3,6 +3,7 @@
 //! of certificates and many gateways never need one.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use reqwest::Client;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use tokio::time::timeout;
+use url::{Host, Url};
 
 /// The connect timeout.
 const CONNECTING: Duration = Duration::from_secs(10);
@@ -33,10 +35,31 @@ impl Outbound {
         made(&self.public, || builder().dns_resolver(PublicOnly).build())
     }
 
+    /// The client that may connect to this URL. Private addresses are allowed only if the operator has listed their
+    /// `host:port`.
+    pub(crate) fn client_for(&self, allowed: &[String], url: &Url) -> Option<reqwest::Result<&Client>> {
+        if is_allowed(allowed, url) {
+            return Some(self.named());
+        }
+        let literal = match url.host()? {
+            Host::Domain(_) => None,
+            Host::Ipv4(address) => Some(IpAddr::from(address)),
+            Host::Ipv6(address) => Some(IpAddr::from(address)),
+        };
+        let public = literal.is_none_or(|address| classify(address) == AddressClass::Public);
+        public.then(|| self.public())
+    }
+
     /// The client for hosts that the operator has listed.
     pub(crate) fn named(&self) -> reqwest::Result<&Client> {
         made(&self.named, || builder().build())
     }
+}
+
+/// Whether the operator has listed the host and port of this URL.
+pub(crate) fn is_allowed(allowed: &[String], url: &Url) -> bool {
+    let place = url.host_str().zip(url.port_or_known_default());
+    place.is_some_and(|(host, port)| allowed.contains(&format!("{host}:{port}")))
 }
 
 /// Returns the client, and creates it on first use. If two threads create it at once, the first one wins.
@@ -93,6 +116,27 @@ mod tests {
         assert!(matches!(ended.as_slice(), [Ok(_)]));
         let silent: Vec<_> = lively(one().chain(stream::pending())).collect().await;
         assert!(matches!(silent.as_slice(), [Ok(_), Err(error)] if error.kind() == io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn only_public_addresses_and_named_private_ones_are_gone_to() {
+        let allowed = ["127.0.0.1:9000".to_owned(), "tools.internal:80".to_owned()];
+        let outbound = Outbound::default();
+        let way = |url: &str| outbound.client_for(&allowed, &Url::parse(url).unwrap()).is_some();
+        assert!(
+            way("http://127.0.0.1:9000/x") && way("http://tools.internal/x") && way("https://example.com/")
+        );
+        for refused in [
+            "http://127.0.0.1:9001/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://0x7f.1/",
+            "http://2130706433/",
+            "http://169.254.169.254/latest/meta-data",
+            "http://10.0.0.1/",
+        ] {
+            assert!(!way(refused), "{refused}");
+        }
     }
 
     #[tokio::test]

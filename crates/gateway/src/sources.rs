@@ -5,6 +5,7 @@
 mod arguments;
 mod automation_complete;
 mod catalog;
+mod connector;
 mod credential;
 mod document;
 mod export;
@@ -31,6 +32,10 @@ use gate::{EXPORT, SourceError, Tool, ToolScope};
 use policy::{Policy, Risk, ToolFacts, full_name};
 
 pub(crate) use catalog::{CatalogAction, CatalogSource, Described, mode_key as action_mode_key};
+pub(crate) use connector::{
+    ConnectorSource, definition_of as connector_definition, risk_of as connector_risk,
+    source_id as connector_source_id,
+};
 pub use document::document;
 pub(crate) use export::ExportSource;
 pub(crate) use git::GitSource;

@@ -3,6 +3,7 @@
 mod actions;
 mod automation;
 mod basics;
+mod connector;
 mod contract;
 mod create;
 mod device_login;
@@ -31,6 +32,11 @@ pub use automation::{
     WebhookEntry,
 };
 pub use basics::{ErrorBody, Health, Me, OkReply, ProxyHealth, TokenSource};
+pub use connector::{
+    ChangeConnector, ConnectorAuth, ConnectorDetail, ConnectorDiagnostics, ConnectorEntry, ConnectorList,
+    ConnectorOffer, ConnectorToolEntry, CreateConnector, DefinitionChange, ReviewConnector, ReviewReply,
+    ReviewState, RiskPolicy,
+};
 pub use contract::{
     ArtifactQuery, AuditEvents, AuditQuery, FinishRun, PolicyVersionsBody, RunList, RunQuery, RunRecord,
     StartRun, ToolActor, ToolCall, ToolCallError, ToolCallReply,

@@ -36,6 +36,7 @@ mod ticket;
 mod usage;
 // Workspaces.
 mod configuration;
+mod connector;
 mod found_configuration;
 mod repo;
 // Automations.
@@ -75,6 +76,7 @@ pub use automation_outbox::{OutboxEntry, OutboxStep};
 pub use automation_run::{Advanced, AutomationRun, AutomationRunEvent, AutomationRunFilter, RunAdvance};
 pub use automation_trigger::{CronFiring, Fired, MAX_OPEN_RUNS, NewTriggerEvent, TriggerEvent};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
+pub use connector::{Connector, ConnectorChange, ConnectorTool, ToolPin};
 pub use db::{Durability, Store};
 pub use device_login::{DeviceLogin, NewDeviceLogin};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};

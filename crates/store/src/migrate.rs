@@ -45,6 +45,7 @@ impl Migration {
             name: "snapshot runs",
             text: include_str!("../migrations/0030_snapshot_runs.sql"),
         },
+        Self { version: 33, name: "connectors", text: include_str!("../migrations/0033_connectors.sql") },
     ];
 
     /// The first version that this program can read. Versions 1 to 19 existed only before the first release.

@@ -12,6 +12,7 @@ fn help_names_every_command_and_the_exit_codes() {
         "session",
         "repos",
         "configurations",
+        "connectors",
         "usage",
         "login",
         "logout",

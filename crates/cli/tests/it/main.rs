@@ -8,6 +8,7 @@ mod attach;
 mod audit;
 mod bad_starts;
 mod browser;
+mod connectors;
 mod database;
 mod disk_full;
 mod gate;

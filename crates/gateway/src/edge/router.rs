@@ -17,10 +17,10 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, actions, automation_runs, automations, body, contract, cors, create, device_login, egress,
-    environment, exec, files, git, health, hooks, inspect, keys, login, me, members, messages, model_proxy,
-    observe, questions, secret_files, secrets, services, sessions, setup, socket, steer, tickets, tool_calls,
-    tools, usage, verification_media, workspaces,
+    action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create,
+    device_login, egress, environment, exec, files, git, health, hooks, inspect, keys, login, me, members,
+    messages, model_proxy, observe, questions, secret_files, secrets, services, sessions, setup, socket,
+    steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -109,6 +109,11 @@ table! {
     workspaces::change_repo => ManageOrganization, workspaces::remove_repo => ManageOrganization;
     workspaces::configurations => ReadWorkspaces, workspaces::create_configuration => MakeConfiguration;
     workspaces::configuration => ReadWorkspaces, workspaces::change_configuration => ChangeConfiguration, workspaces::remove_configuration => ManageOrganization;
+    // Connectors.
+    connectors::list => ManageOrganization, connectors::create => ManageOrganization;
+    connectors::validate => ManageOrganization;
+    connectors::get => ManageOrganization, connectors::change => ManageOrganization, connectors::remove => ManageOrganization;
+    connectors::review => ManageOrganization;
     // Automations.
     automations::list => ReadOrganization, automations::create => ManageOrganization;
     automations::get => ReadOrganization, automations::change => ManageOrganization, automations::remove => ManageOrganization;

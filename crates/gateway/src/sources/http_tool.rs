@@ -1,10 +1,8 @@
 //! HTTP tools that a team describes in `tools.yaml` without code: a URL, a credential from the vault, and a schema.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use egress::{AddressClass, classify};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{
@@ -16,7 +14,7 @@ use proto::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use store::Scope;
-use url::{Host, Url};
+use url::Url;
 
 use super::arguments::check_schema;
 use super::catalog::{HTTP_TOOLS, definition_hash, generated_guide};
@@ -27,33 +25,6 @@ use crate::vault::Vault;
 
 /// The header that lets the other side detect a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-
-/// The HTTP client that may connect to this URL. Private addresses are allowed only if the operator has listed them.
-fn client<'a>(needs: &'a HttpNeeds, url: &Url) -> Option<reqwest::Result<&'a reqwest::Client>> {
-    match reach(&needs.allowed_hosts, url)? {
-        Reach::Public => Some(needs.outbound.public()),
-        Reach::Named => Some(needs.outbound.named()),
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Reach {
-    Public,
-    Named,
-}
-
-fn reach(allowed: &[String], url: &Url) -> Option<Reach> {
-    let place = format!("{}:{}", url.host_str()?, url.port_or_known_default()?);
-    if allowed.contains(&place) {
-        return Some(Reach::Named);
-    }
-    let literal = match url.host()? {
-        Host::Domain(_) => None,
-        Host::Ipv4(address) => Some(IpAddr::from(address)),
-        Host::Ipv6(address) => Some(IpAddr::from(address)),
-    };
-    literal.is_none_or(|address| classify(address) == AddressClass::Public).then_some(Reach::Public)
-}
 
 /// The dependencies of HTTP tools.
 pub(crate) struct HttpNeeds {
@@ -168,7 +139,8 @@ impl BoundTool {
         let mut url =
             Url::parse(&self.tool.url).map_err(|_| Failure::Down("the tool's URL is none".to_owned()))?;
         let private = || "the tool's address is private: name it in CONNECTOR_ALLOWED_HOSTS".to_owned();
-        let client = client(&self.needs, &url).ok_or_else(|| Failure::Down(private()))?;
+        let client = self.needs.outbound.client_for(&self.needs.allowed_hosts, &url);
+        let client = client.ok_or_else(|| Failure::Down(private()))?;
         let client = client.map_err(|error| self.failure(&error))?;
         let method = match self.tool.method {
             Method::Get => reqwest::Method::GET,
@@ -301,26 +273,6 @@ impl Outside for BoundTool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_public_addresses_and_named_private_ones_are_gone_to() {
-        let allowed = ["127.0.0.1:9000".to_owned(), "tools.internal:80".to_owned()];
-        let way = |url: &str| reach(&allowed, &Url::parse(url).unwrap()).is_some();
-        assert!(
-            way("http://127.0.0.1:9000/x") && way("http://tools.internal/x") && way("https://example.com/")
-        );
-        for refused in [
-            "http://127.0.0.1:9001/",
-            "http://[::1]/",
-            "http://[::ffff:127.0.0.1]/",
-            "http://0x7f.1/",
-            "http://2130706433/",
-            "http://169.254.169.254/latest/meta-data",
-            "http://10.0.0.1/",
-        ] {
-            assert!(!way(refused), "{refused}");
-        }
-    }
 
     fn tool(method: &str) -> BoundTool {
         let tools = format!("- {{name: a.b, method: {method}, url: 'http://127.0.0.1/'}}\n");

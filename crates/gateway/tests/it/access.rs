@@ -89,6 +89,7 @@ fn of_organization(things: &Things) -> Vec<Probe> {
     let unknown = some_uuid();
     let email = |role: &str| json!({"email": format!("{}@new.example", some_uuid()), "role": role});
     let configuration = format!("/v1/configurations/{}", things.configuration);
+    let connector = format!("/v1/connectors/{unknown}");
     let null = || Value::Null;
     vec![
         probe("GET /v1/usage", Act::ReadOrganization, "/v1/usage", null()),
@@ -115,6 +116,18 @@ fn of_organization(things: &Things) -> Vec<Probe> {
         probe("GET /v1/egress/records", Act::ReadOrganization, "/v1/egress/records", null()),
         probe("GET /v1/action-modes", Act::ReadOrganization, "/v1/action-modes", null()),
         probe("PUT /v1/action-modes", Act::ManageOrganization, "/v1/action-modes", json!({})),
+        probe("GET /v1/connectors", Act::ManageOrganization, "/v1/connectors", null()),
+        probe("POST /v1/connectors", Act::ManageOrganization, "/v1/connectors", json!({})),
+        probe("POST /v1/connectors/validate", Act::ManageOrganization, "/v1/connectors/validate", json!({})),
+        probe("GET /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
+        probe("PATCH /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, json!({})),
+        probe("DELETE /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
+        probe(
+            "POST /v1/connectors/{connectorId}/review",
+            Act::ManageOrganization,
+            &format!("{connector}/review"),
+            json!({"tools": {}}),
+        ),
         probe("GET /v1/repos", Act::ReadWorkspaces, "/v1/repos", null()),
         probe(
             "POST /v1/repos",

@@ -86,6 +86,24 @@ fn other_steps() -> Vec<Step> {
             ["system", "configuration", "remove"],
         ),
         (
+            "POST /v1/connectors",
+            "/v1/connectors",
+            json!({"name": "docs", "url": "https://mcp.example/", "auth": {"type": "none"}}),
+            ["policy_change", "connector", "add"],
+        ),
+        (
+            "PATCH /v1/connectors/{connectorId}",
+            "/v1/connectors/{id}",
+            json!({"enabled": false}),
+            ["policy_change", "connector", "change"],
+        ),
+        (
+            "DELETE /v1/connectors/{connectorId}",
+            "/v1/connectors/{id}",
+            Value::Null,
+            ["policy_change", "connector", "remove"],
+        ),
+        (
             "POST /v1/automations",
             "/v1/automations",
             json!({"name": "triage", "instructions": "Look at new issues."}),
@@ -115,11 +133,12 @@ fn other_steps() -> Vec<Step> {
 }
 
 /// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
-const OTHERS: [(&str, &str); 13] = [
+const OTHERS: [(&str, &str); 14] = [
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
     ("PATCH /proliferate/", "the title of a session"),
     ("DELETE /proliferate/", "a deleted session leaves a tombstone"),
+    ("POST /v1/connectors/", "validation changes nothing; the review has a test that needs a server"),
     ("POST /v1/automations/", "a run that somebody starts; its own log names them"),
     ("POST /v1/automation-runs/", "what is done with a run; its own log names who did it"),
     ("POST /v1/hooks/", "a run that a webhook starts; its own log names the event"),
@@ -200,18 +219,21 @@ async fn no_operation_that_changes_something_is_forgotten() {
 
 /// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
 /// be called on a store without an event.
-const ADMINISTRATIVE: [&str; 19] = [
+const ADMINISTRATIVE: [&str; 23] = [
     "add_member",
     "change_member",
     "create_configuration",
+    "create_connector",
     "create_key",
     "create_org",
     "create_repo",
     "delete_configuration",
+    "delete_connector",
     "delete_repo",
     "delete_secret",
     "find_or_create_cli",
     "find_or_create_managed",
+    "pin_connector_tools",
     "put_egress_policy",
     "put_secrets",
     "redeem_device_login",
@@ -219,6 +241,7 @@ const ADMINISTRATIVE: [&str; 19] = [
     "revoke_key",
     "set_org_limits",
     "update_configuration",
+    "update_connector",
     "update_repo",
 ];
 

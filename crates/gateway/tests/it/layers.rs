@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 14] = [
     &["sessions"],
     &["hub"],
     &["sources"],
-    &["git"],
+    &["git", "connectors"],
     &["runtime"],
     &["admission"],
     &["identity", "server", "llm", "vault", "outbound", "access", "shares", "telemetry"],

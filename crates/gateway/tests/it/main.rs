@@ -23,6 +23,7 @@ mod agent_tools;
 mod attach;
 mod automations;
 mod bearer;
+mod connectors;
 mod identity;
 mod junk;
 mod layers;

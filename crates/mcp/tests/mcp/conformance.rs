@@ -8,11 +8,12 @@ use std::process::Output;
 
 use mcp::{Auth, Call, ClientCredentials, Limits, Problem, Reach as _, call_tool, list_tools};
 use serde_json::{Value, json};
+use testkit::McpEverything;
 use tokio::process::Command;
 use url::Url;
 
 use crate::scripted::{Scripted, ordinary};
-use crate::tools::{Everywhere, folder};
+use crate::tools::Everywhere;
 
 /// The scenarios about what connectors do, with the versions of the protocol to run them at.
 const SCENARIOS: [(&str, &[&str]); 9] = [
@@ -30,9 +31,10 @@ const SCENARIOS: [(&str, &[&str]); 9] = [
 const NOT_OFFERED: &str = include_str!("conformance-not-offered.txt");
 
 async fn suite(arguments: &[&str]) -> Output {
-    let program = folder().join("@modelcontextprotocol/conformance/dist/index.js");
+    let packages = McpEverything::packages();
+    let program = packages.join("@modelcontextprotocol/conformance/dist/index.js");
     let results = tempfile::tempdir().unwrap();
-    let mut command = Command::new(folder().join(".bin/node"));
+    let mut command = Command::new(packages.join(".bin/node"));
     command.arg(program).args(arguments).current_dir(results.path()).output().await.unwrap()
 }
 

@@ -1,0 +1,141 @@
+//! What a connector's server offers now, tool by tool, beside what an admin reviewed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gate::mode_of;
+use mcp::Listing;
+use proto::http::{ConnectorDiagnostics, ConnectorOffer, ConnectorToolEntry, DefinitionChange, ReviewState};
+use proto::{ActionMode, ModeSource, Risk};
+use serde_json::Value;
+use store::{ActionModes, Connector, ConnectorTool};
+
+use crate::app::AppState;
+use crate::connectors::Unavailable;
+use crate::edge::ApiError;
+use crate::sources::{action_mode_key, connector_definition, connector_risk, connector_source_id};
+
+/// The maximum number of differences that are listed for one tool.
+const MAX_CHANGES: usize = 50;
+
+pub(super) async fn of(
+    app: &AppState,
+    connector: &Connector,
+    decided: &[ConnectorTool],
+) -> Result<ConnectorOffer, ApiError> {
+    let modes = app.store.all_action_modes(connector.org_id, None).await?;
+    Ok(match app.connectors.tools_now(connector).await {
+        Ok(listing) => offered(connector, decided, &modes, &listing),
+        Err(error) => failed(&error),
+    })
+}
+
+fn offered(
+    connector: &Connector,
+    decided: &[ConnectorTool],
+    modes: &ActionModes,
+    listing: &Listing,
+) -> ConnectorOffer {
+    let by_name: BTreeMap<&str, &ConnectorTool> =
+        decided.iter().map(|tool| (tool.tool.as_str(), tool)).collect();
+    let tools = listing.definitions.iter();
+    let tools = tools.filter_map(|tool| shown(connector, by_name.get(tool.name()).copied(), modes, tool));
+    let gone = decided.iter().filter(|tool| tool.pin.is_some() && listing.find(&tool.tool).is_none());
+    ConnectorOffer {
+        ok: true,
+        tools: tools.collect(),
+        gone: gone.map(|tool| tool.tool.clone()).collect(),
+        refused: listing.refused.iter().map(ToString::to_string).collect(),
+        truncated: listing.truncated,
+        error: None,
+        diagnostics: None,
+    }
+}
+
+fn failed(error: &Unavailable) -> ConnectorOffer {
+    let class = match error {
+        Unavailable::Server(problem) => problem.diagnosis().as_str(),
+        Unavailable::NoSecret(_) | Unavailable::Vault => "auth",
+        Unavailable::Stored => "unknown",
+    };
+    let message = error.to_string();
+    ConnectorOffer {
+        ok: false,
+        tools: Vec::new(),
+        gone: Vec::new(),
+        refused: Vec::new(),
+        truncated: false,
+        error: Some(message.clone()),
+        diagnostics: Some(ConnectorDiagnostics { class: class.to_owned(), message }),
+    }
+}
+
+fn shown(
+    connector: &Connector,
+    decided: Option<&ConnectorTool>,
+    modes: &ActionModes,
+    tool: &mcp::Definition,
+) -> Option<ConnectorToolEntry> {
+    let key = action_mode_key(&connector_source_id(connector.id), tool.name()).ok()?;
+    let risk = connector_risk(connector, decided, tool);
+    let mode = mode_of(&key, modes, risk, Some(&connector_definition(decided, tool)));
+    let hash = tool.hash().to_string();
+    let pin = decided.and_then(|decided| decided.pin.as_ref());
+    let state = match pin {
+        None => ReviewState::New,
+        Some(pin) if pin.hash == hash => ReviewState::Reviewed,
+        Some(_) => ReviewState::Changed,
+    };
+    let before = pin.filter(|_| state == ReviewState::Changed).map(|pin| pin.definition.clone());
+    let mut changes = Vec::new();
+    if let Some(before) = &before {
+        compare("", Some(before), Some(tool.raw()), &mut changes);
+    }
+    Some(ConnectorToolEntry {
+        name: tool.name().to_owned(),
+        description: tool.description().to_owned(),
+        risk_level: Risk::try_from(risk.as_str().to_owned()).unwrap_or(Risk::Danger),
+        key: key.as_str().to_owned(),
+        mode: ActionMode::try_from(mode.mode.as_str().to_owned()).unwrap_or(ActionMode::Deny),
+        mode_source: ModeSource::try_from(mode.source.as_str().to_owned())
+            .unwrap_or(ModeSource::InferredDefault),
+        state,
+        hash,
+        definition: tool.raw().clone(),
+        reviewed_definition: before,
+        changes,
+    })
+}
+
+/// Collects the differences between two values.
+fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<DefinitionChange>) {
+    if before == after || changes.len() >= MAX_CHANGES {
+        return;
+    }
+    if let (Some(Value::Object(old)), Some(Value::Object(new))) = (before, after) {
+        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in keys {
+            let escaped = key.replace('~', "~0").replace('/', "~1");
+            compare(&format!("{path}/{escaped}"), old.get(key), new.get(key), changes);
+        }
+        return;
+    }
+    changes.push(DefinitionChange { path: path.to_owned(), before: before.cloned(), after: after.cloned() });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_diff_names_each_place_that_changed() {
+        let before = json!({"name": "a", "description": "x", "inputSchema": {"properties": {"p/q": {"type": "string"}}}});
+        let after = json!({"name": "a", "description": "y", "inputSchema": {"properties": {"p/q": {"type": "number"}}, "extra": 1}});
+        let mut changes = Vec::new();
+        compare("", Some(&before), Some(&after), &mut changes);
+        let places: Vec<_> = changes.iter().map(|change| change.path.as_str()).collect();
+        assert_eq!(places, ["/description", "/inputSchema/extra", "/inputSchema/properties/p~1q/type"]);
+        assert_eq!((changes[1].before.clone(), changes[1].after.clone()), (None, Some(json!(1))));
+    }
+}
