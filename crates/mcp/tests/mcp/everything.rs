@@ -90,7 +90,7 @@ async fn a_server_that_restarts_in_the_middle_loses_the_call_and_answers_the_nex
 
 #[tokio::test]
 async fn a_server_that_asks_for_sampling_or_input_gets_neither() {
-    let (_server, url, listing) = start().await;
+    let (_server, _, listing) = start().await;
     // The server offers such tools only to clients that declare the capability.
     for tool in ["trigger-sampling-request", "trigger-elicitation-request"] {
         assert!(listing.find(tool).is_none(), "{tool} is offered");
