@@ -5,6 +5,7 @@ mod audit;
 mod automations;
 mod connectors;
 mod gateway;
+mod integrations;
 mod login;
 mod orgs;
 mod policy;
@@ -31,6 +32,7 @@ pub(crate) use automations::{
 };
 pub(crate) use connectors::{AddConnector, ConnectorsCommand, OneConnector};
 pub(crate) use gateway::{GatewayArgs, web_url};
+pub(crate) use integrations::{IntegrationsArgs, IntegrationsCommand};
 pub(crate) use login::{ApproveArgs, ContextCommand, LOCAL, LoginArgs};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{
@@ -77,6 +79,8 @@ pub(crate) enum Command {
     Repos(ReposArgs),
     /// Manage the configurations that sessions start from
     Configurations(ConfigurationsArgs),
+    /// Connect vendors such as Linear and Slack, whose actions agents can use
+    Integrations(IntegrationsArgs),
     /// Manage automations: agents that start by hand, by a webhook or by a schedule
     Automations(AutomationsArgs),
     /// List, cancel, repeat, assign and settle runs of automations

@@ -77,6 +77,12 @@ pub(crate) fn repos() -> Vec<CompletionCandidate> {
     })
 }
 
+/// Integrations are known to the gateway only.
+pub(crate) fn integrations() -> Vec<CompletionCandidate> {
+    remote(async |client| Ok(to_completions(crate::integrations::candidates(&client).await?)))
+        .unwrap_or_default()
+}
+
 pub(crate) fn configurations() -> Vec<CompletionCandidate> {
     if let Some(found) =
         remote(async |client| Ok(to_completions(crate::configurations::candidates(&client).await?)))

@@ -59,6 +59,7 @@ const ORG: Kind = Kind("organization", "proliferate orgs ls");
 pub(crate) const USER: Kind = Kind("member", "proliferate users ls");
 const KEY: Kind = Kind("key", "proliferate keys ls");
 const GRANT: Kind = Kind("grant", "proliferate policy grants ls --all");
+pub(crate) const INTEGRATION: Kind = Kind("integration", "proliferate integrations ls");
 pub(crate) const REPO: Kind = Kind("repository", "proliferate repos ls");
 pub(crate) const CONFIGURATION: Kind = Kind("configuration", "proliferate configurations ls");
 pub(crate) const AUTOMATION: Kind = Kind("automation", "proliferate automations ls");

@@ -22,6 +22,7 @@ mod db;
 mod egress;
 mod hidden;
 mod inside;
+mod integrations;
 mod keys;
 mod operator;
 mod orgs;
@@ -111,6 +112,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Doctor => doctor::run(context).await,
         Command::Repos(args) => repos::run(context, args).await,
         Command::Connectors(command) => connectors::run(context, command).await,
+        Command::Integrations(args) => integrations::run(context, args).await,
         Command::Configurations(args) => configurations::run(context, args).await,
         Command::Automations(args) => automations::run(context, args).await,
         Command::Runs(args) => runs::run(context, args).await,

@@ -10,6 +10,7 @@ mod connectors;
 mod environment;
 mod error;
 mod identity;
+mod integrations;
 mod sandbox;
 mod stream;
 mod workspaces;

@@ -43,8 +43,8 @@ use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
-    ConnectorSource, ExportSource, GitSource, HttpNeeds, HttpTools, LiveSandboxes, PlatformSource, Registry,
-    ServicesSource, UPLOADS, agent_files,
+    ConnectorSource, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations, LiveSandboxes,
+    PlatformSource, Registry, ServicesSource, UPLOADS, agent_files,
 };
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
@@ -319,7 +319,7 @@ fn registry(
         sandboxes: sandboxes.clone(),
         upload_slots: Arc::new(Semaphore::new(UPLOADS)),
     };
-    let http = HttpNeeds {
+    let http = || HttpNeeds {
         vault: Some(vault.clone()),
         outbound: outbound.clone(),
         allowed_hosts: config.allowed_hosts.clone(),
@@ -329,8 +329,9 @@ fn registry(
         Box::new(ServicesSource(sandboxes)),
         Box::new(GitSource(git.clone())),
         Box::new(ExportSource::new(store.clone())),
+        Box::new(Integrations::new(store.clone(), http(), config)),
         Box::new(ConnectorSource { store: store.clone(), connectors: connectors.clone() }),
-        Box::new(HttpTools::new(http)),
+        Box::new(HttpTools::new(http())),
     ])
 }
 

@@ -48,6 +48,8 @@ pub struct Config {
     pub sandboxes: Sandboxes,
     /// The private addresses (`host:port`) that the gateway may connect to on behalf of callers.
     pub allowed_hosts: Vec<String>,
+    /// Addresses of vendors' APIs by the id of the provider, where they differ from the public ones.
+    pub integration_urls: Vec<(String, Url)>,
     /// The private addresses (`host:port`) that sandboxes may reach.
     pub egress_allowed_hosts: Vec<String>,
     /// How long egress records are kept.
@@ -147,6 +149,7 @@ impl Config {
             database: r.optional("DATABASE_URL", Database::parse).unwrap_or(Database::Sqlite),
             sandboxes: Sandboxes::read(r)?,
             allowed_hosts: r.list("CONNECTOR_ALLOWED_HOSTS", values::host_and_port),
+            integration_urls: r.list("INTEGRATION_URLS", values::provider_url),
             local_roots: r.list("WORKSPACE_LOCAL_ROOTS", values::absolute),
             github_url: r.required("GITHUB_URL", values::web_url)?,
             egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),

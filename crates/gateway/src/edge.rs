@@ -32,6 +32,7 @@ mod git;
 mod health;
 mod hooks;
 mod inspect;
+mod integrations;
 mod keys;
 mod login;
 mod me;

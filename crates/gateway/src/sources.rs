@@ -11,6 +11,7 @@ mod document;
 mod export;
 mod git;
 mod http_tool;
+mod integrations;
 mod live_sandboxes;
 mod modes;
 mod needed_lanes;
@@ -40,6 +41,7 @@ pub use document::document;
 pub(crate) use export::ExportSource;
 pub(crate) use git::GitSource;
 pub(crate) use http_tool::{HttpNeeds, HttpTools};
+pub(crate) use integrations::Integrations;
 pub(crate) use live_sandboxes::LiveSandboxes;
 pub(crate) use modes::{agent_files, refusal as mode_refusal, tools as agent_tools};
 pub use needed_lanes::missing_lanes;
@@ -118,6 +120,9 @@ pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFa
         return Some(plain(services::RISK));
     }
     if let Some(known) = git::known(&name) {
+        return Some(known);
+    }
+    if let Some(known) = integrations::known(&name) {
         return Some(known);
     }
     if name == EXPORT {

@@ -10,6 +10,7 @@ mod device_login;
 mod egress;
 mod environment;
 mod identity;
+mod integration;
 mod media;
 mod prompt;
 mod question;
@@ -60,6 +61,9 @@ pub use identity::{
     AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
     MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretPurpose,
     SecretScope, SetRole, SetSecret, SetSecretReply, TicketKind,
+};
+pub use integration::{
+    AddIntegration, AutomationIntegrations, ChangeIntegration, IntegrationEntry, IntegrationList,
 };
 pub use media::{MediaFile, MediaFiles, MediaQuery, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};

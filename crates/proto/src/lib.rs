@@ -18,6 +18,7 @@ mod action;
 mod run;
 
 mod egress;
+mod integration;
 
 mod model;
 
@@ -42,6 +43,7 @@ pub use id::{
     ApiKeyId, AutomationId, AutomationRunId, ConfigurationId, ConnectorId, IntegrationId, InvalidId,
     InvocationId, OrgId, RepoId, SecretId, SessionId, TicketId, TriggerEventId, TriggerId, UserId,
 };
+pub use integration::{IntegrationProvider, IntegrationStatus};
 pub use model::{MODELS, Model, ModelId, ModelProvider, ReasoningEffort, UnknownModel};
 pub use role::Role;
 pub use run::{RunKind, RunStatus};

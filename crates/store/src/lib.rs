@@ -65,6 +65,7 @@ mod row_hash;
 mod run;
 mod safety;
 // The vault.
+mod integration;
 mod secret;
 
 pub use action_mode::{ActionModes, OrgActionMode};
@@ -87,6 +88,7 @@ pub use evidence::{EvidenceFile, NewEvidence, NewEvidenceFile};
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
 pub use gate::{Change, ConfigurationEffect, Effect, GateWrite, NewEvent, RunCompletion, Written};
 pub use idempotency::{Begin, KeyedRequest, Reservation};
+pub use integration::Integration;
 pub use key::{ApiKey, NewApiKey};
 pub use ledger_event::{EventFilter, KeptCheckpoint, ListedEvent};
 pub use login::NewLoginCode;

@@ -46,6 +46,7 @@ impl Migration {
             text: include_str!("../migrations/0030_snapshot_runs.sql"),
         },
         Self { version: 33, name: "connectors", text: include_str!("../migrations/0033_connectors.sql") },
+        Self { version: 34, name: "integrations", text: include_str!("../migrations/0034_integrations.sql") },
     ];
 
     /// The first version that this program can read. Versions 1 to 19 existed only before the first release.

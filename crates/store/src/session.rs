@@ -3,13 +3,14 @@
 use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
-    AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, SessionId, SessionMetrics,
-    SessionStatus, SessionType, TitleSource, UserId,
+    AutomationId, ClientType, ConfigurationId, IntegrationId, JsonObject, OrgId, Origin, SessionId,
+    SessionMetrics, SessionStatus, SessionType, TitleSource, UserId,
 };
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{read, write};
+use crate::integration::connect_session;
 use crate::row::{storable, storable_json};
 use crate::{Store, StoreError};
 
@@ -34,6 +35,8 @@ pub struct NewSession {
     pub system_prompt: Option<String>,
     pub automation_id: Option<AutomationId>,
     pub trigger_context: Option<JsonObject>,
+    /// The integrations that the session may use; `None` means those of its automation, or all that are active.
+    pub integrations: Option<Vec<IntegrationId>>,
     pub local_path_hash: Option<String>,
     pub sandbox_provider: String,
     pub snapshot_id: Option<String>,
@@ -76,6 +79,7 @@ impl NewSession {
             agent_config: None,
             system_prompt: None,
             automation_id: None,
+            integrations: None,
             trigger_context: None,
             local_path_hash: None,
             sandbox_provider: sandbox_provider.to_owned(),
@@ -162,6 +166,11 @@ impl Store {
             Starts::Now => SessionStatus::Starting,
         };
         let title_source = new.title.as_ref().map(|_| new.title_source.as_str());
+        let integrations = new.integrations.clone();
+        let integrations: Option<Vec<Uuid>> =
+            integrations.map(|ids| ids.into_iter().map(IntegrationId::uuid).collect());
+        let (id, org, automation) =
+            (new.id.uuid(), new.org_id.uuid(), new.automation_id.map(AutomationId::uuid));
         write!(self, Disk, tx => {
             admit!(tx, new.org_id.uuid(), new.id.uuid(), new.at);
             if let Some(configuration) = sets_up {
@@ -186,6 +195,7 @@ impl Store {
                 .bind(new.trigger_context.map(storable_object)).bind(new.system_prompt.map(storable))
                 .bind(title_source)
                 .execute(&mut *tx).await?;
+            connect_session!(tx, id, org, automation, integrations);
             Ok(true)
         })
         .map_err(|error: StoreError| {

@@ -14,6 +14,7 @@ mod model;
 mod pump;
 mod serve;
 mod tls;
+mod vendor;
 
 pub use agent::{Abort, AgentBehavior, AgentRequest, FakeAgent, Turn};
 pub use effects::{Effect, EffectRecorder, Plan};
@@ -22,3 +23,4 @@ pub use forge::Forge;
 pub use mcp_everything::McpEverything;
 pub use model::{ModelRequest, ScriptedModel};
 pub use tls::TlsFront;
+pub use vendor::{Vendor, VendorAnswer, VendorRequest};

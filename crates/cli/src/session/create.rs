@@ -84,6 +84,7 @@ fn request(
         trigger_id: None,
         trigger_event_id: None,
         trigger_context: None,
+        integration_ids: None,
         ssh_options: None,
     }
 }

@@ -204,3 +204,26 @@ fn automations_and_runs_are_managed_from_another_machine() {
     until("the automation is removed", || laptop.run(&["automations", "rm", "Nightly"]).code == 0);
     assert_eq!(laptop.json(&["automations", "ls"]), Value::Array(vec![]));
 }
+
+#[test]
+fn integrations_are_connected_disabled_and_removed() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let laptop = Laptop::new();
+    laptop.log_in(&machine, &server.url(""));
+    let add = ["integrations", "add", "linear", "--secret", "LINEAR_TOKEN", "--name", "Our Linear"];
+    let early = laptop.run(&add);
+    assert!(early.code == 1 && early.err.contains("secretKey"), "{}", early.err);
+    assert_eq!(machine.feed(&["secrets", "set", "LINEAR_TOKEN", "-"], "lin_api_canary").code, 0);
+    let added = laptop.json(&add);
+    assert_eq!((&added["provider"], &added["status"]), (&"linear".into(), &"active".into()));
+    assert_eq!(laptop.run(&["integrations", "add", "jira", "--secret", "LINEAR_TOKEN"]).code, 2);
+    let listed = laptop.run(&["integrations", "ls"]).out;
+    assert!(listed.contains("Our Linear") && !listed.contains("canary"), "{listed}");
+    for (command, status) in [("disable", "disabled"), ("enable", "active")] {
+        assert_eq!(laptop.run(&["integrations", command, "linear"]).code, 0);
+        assert_eq!(laptop.json(&["integrations", "ls"])[0]["status"], status);
+    }
+    assert_eq!(laptop.run(&["integrations", "rm", "Our Linear"]).code, 0);
+    assert_eq!(laptop.json(&["integrations", "ls"]), Value::Array(Vec::new()));
+}

@@ -124,6 +124,16 @@ pub(super) fn host_and_port(text: &str) -> Result<String, String> {
     if same { Ok(text.to_owned()) } else { Err(wanted()) }
 }
 
+/// Parses `provider=URL`.
+pub(super) fn provider_url(text: &str) -> Result<(String, Url), String> {
+    let (provider, url) =
+        text.split_once('=').ok_or("must be provider=URL, e.g. sentry=https://host/api/0")?;
+    if providers::find(provider).is_none() {
+        return Err(format!("there is no provider {provider:?}"));
+    }
+    Ok((provider.to_owned(), web_url(url)?))
+}
+
 pub(super) fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
 }

@@ -96,6 +96,7 @@ fn draft(request: CreateSession) -> Result<SessionDraft, ApiError> {
         system_prompt: request.system_prompt.filter(|prompt| !prompt.is_empty()),
         automation_id: request.automation_id,
         trigger_context: request.trigger_context,
+        integrations: request.integration_ids,
         ..SessionDraft::new(request.session_type, request.client_type, configuration)
     })
 }

@@ -18,9 +18,9 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 use super::document::{Document, complete};
 use super::{
     action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create,
-    device_login, egress, environment, exec, files, git, health, hooks, inspect, keys, login, me, members,
-    messages, model_proxy, observe, questions, secret_files, secrets, services, sessions, setup, socket,
-    steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
+    device_login, egress, environment, exec, files, git, health, hooks, inspect, integrations, keys, login,
+    me, members, messages, model_proxy, observe, questions, secret_files, secrets, services, sessions, setup,
+    socket, steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -126,6 +126,10 @@ table! {
     automation_runs::assign => RunAutomation;
     automation_runs::resolve => RunAutomation;
     hooks::receive => Public;
+    // Integrations.
+    integrations::list => ReadOrganization, integrations::add => ManageOrganization;
+    integrations::change => ManageOrganization, integrations::remove => ManageOrganization;
+    integrations::of_automation => ReadOrganization, integrations::choose_for_automation => ManageOrganization;
     // Sessions.
     create::create => CreateSession, sessions::list => Watch;
     sessions::status => ReadStatus;

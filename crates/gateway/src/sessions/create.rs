@@ -129,6 +129,7 @@ fn new_session(
         system_prompt: draft.system_prompt,
         automation_id: draft.automation_id,
         trigger_context: draft.trigger_context,
+        integrations: draft.integrations,
         local_path_hash,
         snapshot_id: draft.snapshot_id.or_else(|| found?.configuration.snapshot_id.clone()),
         ..NewSession::new(id, org, draft.session_type, services.runtime.sandboxes.engine(), now)

@@ -1,7 +1,10 @@
 //! A session that somebody wants to create.
 
 use proto::http::AgentConfig;
-use proto::{AutomationId, ClientType, ConfigurationId, JsonObject, RepoId, SandboxMode, SessionType, text};
+use proto::{
+    AutomationId, ClientType, ConfigurationId, IntegrationId, JsonObject, RepoId, SandboxMode, SessionType,
+    text,
+};
 use serde::Serialize;
 
 use super::SessionError;
@@ -10,6 +13,8 @@ use super::SessionError;
 const MAX_PROMPT: usize = 512 * 1024;
 /// The most bytes of the trigger context.
 const MAX_CONTEXT: usize = 512 * 1024;
+/// The most integrations that a session may name.
+const MAX_INTEGRATIONS: usize = 100;
 /// The most characters of a title.
 const MAX_TITLE: usize = 200;
 
@@ -34,6 +39,8 @@ pub struct SessionDraft {
     pub automation_id: Option<AutomationId>,
     /// The event that started the session. It is written into the sandbox.
     pub trigger_context: Option<JsonObject>,
+    /// The integrations that the session may use; `None` means those of its automation, or all that are active.
+    pub integrations: Option<Vec<IntegrationId>>,
 }
 
 /// What a session starts from.
@@ -71,6 +78,7 @@ impl SessionDraft {
             system_prompt: None,
             automation_id: None,
             trigger_context: None,
+            integrations: None,
         }
     }
 
@@ -87,6 +95,9 @@ impl SessionDraft {
             }
             _ if self.trigger_context.as_ref().is_some_and(|context| bytes(context) > MAX_CONTEXT) => {
                 invalid("triggerContext is at most 512 KiB")
+            }
+            _ if self.integrations.as_ref().is_some_and(|chosen| chosen.len() > MAX_INTEGRATIONS) => {
+                invalid("integrationIds has at most 100 entries")
             }
             _ => Ok(()),
         }

@@ -59,6 +59,24 @@ fn other_steps() -> Vec<Step> {
             json!({"value": "hush-hush"}),
             ["system", "secret", "set"],
         ),
+        (
+            "POST /v1/integrations",
+            "/v1/integrations",
+            json!({"provider": "linear", "secretKey": "TOKEN"}),
+            ["system", "integration", "add"],
+        ),
+        (
+            "PATCH /v1/integrations/{integrationId}",
+            "/v1/integrations/{id}",
+            json!({"status": "disabled"}),
+            ["system", "integration", "change"],
+        ),
+        (
+            "DELETE /v1/integrations/{integrationId}",
+            "/v1/integrations/{id}",
+            Value::Null,
+            ["system", "integration", "remove"],
+        ),
         ("DELETE /v1/secrets/{name}", "/v1/secrets/TOKEN", Value::Null, ["system", "secret", "remove"]),
         ("PUT /v1/egress", "/v1/egress", egress, ["policy_change", "egress", "set"]),
         (
@@ -113,6 +131,12 @@ fn other_steps() -> Vec<Step> {
             "PATCH /v1/automations/{automationId}",
             "/v1/automations/{id}",
             json!({"enabled": false}),
+            ["system", "automation", "change"],
+        ),
+        (
+            "PUT /v1/automations/{automationId}/integrations",
+            "/v1/automations/{id}/integrations",
+            json!({"integrationIds": []}),
             ["system", "automation", "change"],
         ),
         (
@@ -219,16 +243,18 @@ async fn no_operation_that_changes_something_is_forgotten() {
 
 /// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
 /// be called on a store without an event.
-const ADMINISTRATIVE: [&str; 23] = [
+const ADMINISTRATIVE: [&str; 27] = [
     "add_member",
     "change_member",
     "create_configuration",
     "create_connector",
+    "create_integration",
     "create_key",
     "create_org",
     "create_repo",
     "delete_configuration",
     "delete_connector",
+    "delete_integration",
     "delete_repo",
     "delete_secret",
     "find_or_create_cli",
@@ -239,6 +265,8 @@ const ADMINISTRATIVE: [&str; 23] = [
     "redeem_device_login",
     "remove_plain_member",
     "revoke_key",
+    "set_automation_integrations",
+    "set_integration_status",
     "set_org_limits",
     "update_configuration",
     "update_connector",

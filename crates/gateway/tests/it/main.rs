@@ -25,6 +25,7 @@ mod automations;
 mod bearer;
 mod connectors;
 mod identity;
+mod integrations;
 mod junk;
 mod layers;
 mod left_behind;

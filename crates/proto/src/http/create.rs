@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    AutomationId, ClientType, ConfigurationId, JsonObject, ReasoningEffort, RepoId, SandboxMode, SessionId,
-    SessionStatus, SessionType, TriggerEventId, TriggerId,
+    AutomationId, ClientType, ConfigurationId, IntegrationId, JsonObject, ReasoningEffort, RepoId,
+    SandboxMode, SessionId, SessionStatus, SessionType, TriggerEventId, TriggerId,
 };
 
 /// A request to create a session.
@@ -60,6 +60,10 @@ pub struct CreateSession {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub trigger_context: Option<JsonObject>,
+    /// The integrations that the session may use; absent means those of its automation, or all that are active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 100)]
+    pub integration_ids: Option<Vec<IntegrationId>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_options: Option<SshOptions>,
 }

@@ -72,6 +72,7 @@ fn create_session_with_all_fields() {
         trigger_id: Some(id(2)),
         trigger_event_id: Some(id(3)),
         trigger_context: json!({"issue": 7}).as_object().cloned(),
+        integration_ids: Some(vec![id(4)]),
         ssh_options: Some(SshOptions {
             public_keys: vec![s("ssh-ed25519 AAAA")],
             local_path: Some(s("/home/ann/app")),

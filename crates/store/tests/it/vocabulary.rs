@@ -6,8 +6,9 @@ use proto::http::{SecretPurpose, SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
-    EgressMode, EgressOutcome, Origin, Outcome, PauseReason, PromptState, RepoSource, Role, RunEventKind,
-    RunKind, RunStatus, SessionStatus, SessionType, TriggerEventStatus, TriggerKind,
+    EgressMode, EgressOutcome, IntegrationProvider, IntegrationStatus, Origin, Outcome, PauseReason,
+    PromptState, RepoSource, Role, RunEventKind, RunKind, RunStatus, SessionStatus, SessionType,
+    TriggerEventStatus, TriggerKind,
 };
 use store::Migration;
 
@@ -33,6 +34,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("egress_policies.mode", words!(EgressMode)),
         ("egress_records.kind", words!(EgressKind)),
         ("egress_records.outcome", words!(EgressOutcome)),
+        ("integrations.provider", words!(IntegrationProvider)),
+        ("integrations.status", words!(IntegrationStatus)),
         ("members.role", words!(Role)),
         ("messages.role", words!(MessageRole)),
         ("messages.source", words!(MessageSource)),
