@@ -288,13 +288,15 @@ impl Session {
                 let _ = reply.send(outcome);
             }
             Command::Broadcast(message) => self.broadcast(vec![*message]).await?,
-            Command::SetTitle(title) => {
-                self.record.title = Some(title.clone());
-                self.record.title_source = Some(TitleSource::Person);
-                self.broadcast(vec![ServerMessage::TitleUpdate { title }]).await?;
-            }
+            Command::SetTitle(title) => self.set_title(title).await?,
         }
         Ok(())
+    }
+
+    async fn set_title(&mut self, title: String) -> Result<(), End> {
+        self.record.title = Some(title.clone());
+        self.record.title_source = Some(TitleSource::Person);
+        self.broadcast(vec![ServerMessage::TitleUpdate { title }]).await
     }
 
     async fn tick(&mut self) -> Result<(), End> {
