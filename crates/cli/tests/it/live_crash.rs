@@ -70,7 +70,8 @@ impl Stage {
 
     /// Plays a turn and injects the fault after its nth frame. Returns `false` if the turn has fewer frames.
     fn walk(&mut self, nth: usize, fault: Fault) -> bool {
-        self.real.new_session(&json!({}));
+        // With a title, the first frame of the turn is its prompt.
+        self.real.new_session(&json!({"title": "A walk"}));
         let mut socket = self.real.watch("");
         socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
         socket.prompt("go");
