@@ -68,6 +68,21 @@ impl AuditWriter {
         new
     }
 
+    /// The event of a call that waits for approval, with the definition of the tool that the approval is bound to.
+    pub(crate) fn request(
+        &self,
+        call: &JudgedCall,
+        verdict: &Verdict,
+        versions: &Versions,
+        definition: Option<&str>,
+    ) -> NewEvent {
+        let mut new = self.of_call(call, ActionType::System, Outcome::Success, versions);
+        new.event.outcome_reason = Some(Text::cut("the call waits for approval"));
+        let definition = definition.unwrap_or("none");
+        new.event.notes = Some(Text::cut(&format!("{}, definition sha256 {definition}", verdict.rule_id)));
+        new
+    }
+
     /// The event of a call's outcome.
     pub(crate) fn outcome(
         &self,
@@ -161,7 +176,7 @@ pub(crate) fn moment(event: &Event) -> DateTime<Utc> {
     read.map_or(DateTime::UNIX_EPOCH, |at| at.to_utc())
 }
 
-fn acting(actor: &Claim) -> Actor {
+pub(crate) fn acting(actor: &Claim) -> Actor {
     let kind = match actor.actor_type {
         ActorClass::Agent => ActorType::Agent,
         ActorClass::Human => ActorType::Human,

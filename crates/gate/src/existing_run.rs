@@ -120,9 +120,11 @@ impl Gate {
         match self.store.gate_write(GateWrite::new(change, Vec::new())).await? {
             Written::Done => {
                 // The run was created by the first judgement, and its end must agree with that one.
+                let started_at = run.started_at.filter(|at| *at > run.created_at);
                 let (case, parent_run_id) = (run.case_id, run.parent_run_id);
                 let request = with_case(request, case.as_ref());
-                let call = Box::new(JudgedCall { request, case, parent_run_id, ..judgement.call });
+                let call =
+                    Box::new(JudgedCall { request, case, parent_run_id, started_at, ..judgement.call });
                 let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
                 Ok(TakeOver::Execute { call, tool, versions })
             }

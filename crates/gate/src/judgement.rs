@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use ledger::ArtifactRef;
 use policy::{
     Action, Flag, Grant, ModeDecision, ModeKey, Request, Risk, RunState, Verdict, Versions, Write,
@@ -43,6 +44,8 @@ pub(crate) struct JudgedCall {
     pub(crate) writes: Option<Write>,
     /// The ticket, in a break-glass lane.
     pub(crate) ticket: Option<String>,
+    /// When it started, if it had waited for approval before.
+    pub(crate) started_at: Option<DateTime<Utc>>,
 }
 
 /// The decision about a request.
@@ -67,6 +70,7 @@ impl JudgedCall {
             input_artifacts: request.target.input_artifacts.clone(),
             writes: None,
             ticket: None,
+            started_at: None,
         }
     }
 
@@ -96,11 +100,13 @@ impl JudgedCall {
             break_glass: BreakGlass::default(),
             demanded: None,
             request_hash: run.request_hash.as_ref()?.parse().ok()?,
+            action: None,
         };
         Some(Self {
             parent_run_id: run.parent_run_id.clone(),
             writes,
             ticket: (run.kind == RunKind::Override).then(String::new),
+            started_at: run.started_at.filter(|at| *at > run.created_at),
             ..Self::unjudged(&Arc::new(request))
         })
     }
@@ -165,6 +171,7 @@ impl Gate {
                 input_artifacts,
                 writes: tool.as_ref().and_then(|tool| tool.writes().cloned()),
                 ticket: request.break_glass.ticket.clone().filter(|_| self.breaks_glass(request)),
+                started_at: None,
             },
             tool,
         })

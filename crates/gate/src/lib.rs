@@ -9,6 +9,7 @@
 
 mod administration;
 mod agent_permission;
+mod approvals;
 mod artifacts;
 mod audit_writer;
 mod callers;
@@ -31,6 +32,7 @@ mod settings;
 mod tool;
 mod upkeep;
 mod verify;
+mod vocabulary;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,6 +55,7 @@ use refusals::Refusals;
 use rules::Rules;
 
 pub use administration::{AdminChange, Subject};
+pub use approvals::{ApprovalError, LIFETIME, MAX_WAITING};
 pub use artifacts::{LARGEST, file_artifact, is_content_of, is_named_right, reference, unknown_reference};
 pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
@@ -62,10 +65,11 @@ pub use governance::{Governance, GovernanceError, Grant, first_start_event};
 pub use judgement::mode_of;
 pub use lock::follow_lock;
 pub use permit::Permit;
+pub use record::{shown, shown_text};
 pub use refusals::call_rates;
 pub use request::{
-    BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN, Target,
-    callback_run,
+    ActionRequest, BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN,
+    Target, callback_run,
 };
 pub use result::{CallOutcome, CallResult};
 pub use rules::{RulesError, read_policy};
@@ -79,6 +83,7 @@ pub use tool::{
 };
 pub use upkeep::keep_gate;
 pub use verify::{Difference, Verified, VerifyError, verify_database};
+pub use vocabulary::{wire_mode, wire_risk, wire_source};
 
 /// An instance that was not seen for this long counts as dead, and its calls as orphaned. An instance on the same
 /// machine that has certainly died is removed at once ([`Process`]).

@@ -11,11 +11,12 @@ use policy::Versions;
 use proto::{OrgId, ToolErrorCode};
 use store::{GateWrite, Run, StoreError, Written};
 
+use crate::approvals::LIFETIME;
 use crate::existing_run::{ExistingRun, TakeOver, stored_result};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::record::Prepared;
 use crate::request::{CallRequest, Fingerprint};
-use crate::result::{CallResult, Refusal};
+use crate::result::{CallOutcome, CallResult, Refusal};
 use crate::tool::{Failure, Outside, Tool, Within, Work};
 use crate::{Gate, Permit};
 
@@ -165,6 +166,7 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
         });
     }
     match (refusal, judgement.tool.as_deref()) {
+        (None, Some(_)) if waits(judgement) => request_approval(gate, judgement).await,
         (Some(refusal), _) => record_ended(gate, judgement, Err(refusal)).await,
         (None, None) => Some(CallResult::unrecorded(request, &Refusal::unknown())),
         (None, Some(tool)) => match tool.work() {
@@ -225,7 +227,13 @@ fn claimed(written: Result<Written, StoreError>) -> Claimed {
     match written {
         Ok(Written::Done) => Claimed::Ours,
         Ok(Written::Known(run)) => Claimed::Exists(run),
-        Ok(Written::ParentInactive | Written::NotYours | Written::Gone) => Claimed::Stale,
+        Ok(
+            Written::ParentInactive
+            | Written::NotYours
+            | Written::Gone
+            | Written::Overdue
+            | Written::TooManyWaiting,
+        ) => Claimed::Stale,
         Err(error) => Claimed::Failed(error),
     }
 }
@@ -270,9 +278,34 @@ async fn follow(gate: &Gate, call: &JudgedCall, mut run: Run) -> CallResult {
     CallResult::unrecorded(request, &Refusal::unknown())
 }
 
-/// The reason why a call is not executed, if any. Approvals are not implemented yet, so the verdict `ask` is refused.
+/// Whether a call is stored until somebody approves it. Only invocations of actions wait; other calls that need
+/// approval are refused.
+fn waits(judgement: &Judgement) -> bool {
+    judgement.verdict.outcome == policy::Outcome::Ask && judgement.call.request.action.is_some()
+}
+
+/// Stores a call until somebody approves it.
+async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResult> {
+    let request = &judgement.call.request;
+    match gate.store.gate_write(gate.claim_waiting(judgement)).await {
+        Ok(Written::Done) => {
+            crash_point("gate-waiting");
+            let waits = "Action requires approval";
+            Some(CallResult::refused(request, &Refusal::new(ToolErrorCode::PolicyDenied, waits)))
+        }
+        Ok(Written::TooManyWaiting) => {
+            let many = "Too many pending approvals. Resolve existing ones first.";
+            let refusal = Refusal::new(ToolErrorCode::DependencyDown, many);
+            let outcome = CallOutcome::OverShare { retry_after: LIFETIME.as_secs() };
+            Some(CallResult { outcome, ..CallResult::refused(request, &refusal) })
+        }
+        written => unclaimed(gate, &judgement.call, claimed(written)).await,
+    }
+}
+
+/// The reason why a call is neither executed nor stored for approval, if any.
 fn refusal(judgement: &Judgement) -> Option<Refusal> {
-    if judgement.verdict.outcome != policy::Outcome::Allow {
+    if judgement.verdict.outcome != policy::Outcome::Allow && !waits(judgement) {
         return Some(Refusal::new(ToolErrorCode::PolicyDenied, judgement.verdict.reason.clone()));
     }
     let problem = judgement.tool.as_ref()?.check(&judgement.call.request.target.parameters).err()?;
@@ -280,14 +313,14 @@ fn refusal(judgement: &Judgement) -> Option<Refusal> {
 }
 
 /// How a claimed call is executed.
-struct Execute<'a> {
-    tool: &'a dyn Tool,
-    outside: &'a dyn Outside,
-    versions: &'a Versions,
+pub(crate) struct Execute<'a> {
+    pub(crate) tool: &'a dyn Tool,
+    pub(crate) outside: &'a dyn Outside,
+    pub(crate) versions: &'a Versions,
 }
 
 /// Executes a claimed call, and records its outcome before the caller learns it.
-async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult {
+pub(crate) async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult {
     let Execute { tool, outside, versions } = how;
     crash_point("gate-claimed");
     let permit = Permit::new(call.request.caller.org, &call.request.run.id);

@@ -1,15 +1,24 @@
 //! The records of a call: its run, events, artifacts and result, written in one transaction.
 
-use ledger::{ActionType, ArtifactRef, Artifacts};
-use policy::Versions;
+use ledger::{ActionType, ArtifactRef, Artifacts, Redactor};
+use policy::{ModeDecision, Risk, Versions};
 use proto::{RunKind, RunStatus, ToolErrorCode};
 use serde::Serialize;
-use store::{Called, Change, Effect, Ended, GateWrite, JsonText, NewArtifact, NewEvent, NewRun};
+use serde_json::Value;
+use store::{
+    Called, Change, Effect, Ended, GateWrite, JsonText, NewArtifact, NewEvent, NewInvocation, NewRun, Waiting,
+};
 
+use crate::approvals::{LIFETIME, MAX_WAITING};
 use crate::judgement::{JudgedCall, Judgement};
+use crate::request::ActionRequest;
 use crate::result::{CallResult, Refusal};
-use crate::tool::Output;
+use crate::tool::{Output, Tool};
+use crate::vocabulary::{wire_mode, wire_risk, wire_source};
 use crate::{Gate, artifacts};
+
+/// The maximum size of parameters and results that are shown, as JSON.
+const SHOWN: usize = 10_240;
 
 /// The output and the change of a tool within the database, or the reason why it refuses.
 pub(crate) type Prepared = Result<(Output, Effect), Refusal>;
@@ -24,6 +33,7 @@ impl Gate {
             change: Change::Begin(Box::new(run)),
             effect: None,
             artifacts: input.into_iter().collect(),
+            invocation: invocation(judgement, None),
             events: vec![self.audit.decision(call, verdict, versions)],
         }
     }
@@ -45,7 +55,26 @@ impl Gate {
         let mut events = vec![self.audit.decision(call, verdict, versions), end.event];
         events.extend(end.further_events);
         let artifacts = input.into_iter().chain(end.artifact).collect();
-        (GateWrite { change: Change::Begin(Box::new(run)), effect, artifacts, events }, end.result)
+        let invocation = invocation(judgement, None);
+        (
+            GateWrite { change: Change::Begin(Box::new(run)), effect, artifacts, invocation, events },
+            end.result,
+        )
+    }
+
+    /// The claim of a call that waits for approval. Nothing but the request is stored.
+    pub(crate) fn claim_waiting(&self, judgement: &Judgement) -> GateWrite {
+        let Judgement { call, verdict, versions, .. } = judgement;
+        let run = NewRun { waits: true, ..self.new_run(judgement, None, None) };
+        let waiting = Waiting {
+            request: JsonText::of(call.request.as_ref()),
+            expires_at: run.created_at + LIFETIME,
+            limit: MAX_WAITING,
+        };
+        let invocation = invocation(judgement, Some(waiting));
+        let definition = invocation.as_ref().and_then(|new| new.definition_hash.as_deref());
+        let event = self.audit.request(call, verdict, versions, definition);
+        GateWrite { invocation, ..GateWrite::new(Change::Begin(Box::new(run)), vec![event]) }
     }
 
     fn new_run(&self, judgement: &Judgement, input: Option<&NewArtifact>, end: Option<Ended>) -> NewRun {
@@ -83,6 +112,7 @@ impl Gate {
             retry_count: judgement.retry_count,
             retry_reason: request.run.retry_of.as_ref().map(|retry| retry.reason.clone()),
             created_at: self.audit.now(),
+            waits: false,
             end,
         }
     }
@@ -104,7 +134,7 @@ impl Gate {
         };
         let artifacts = end.artifact.into_iter().collect();
         let events = [end.event].into_iter().chain(end.further_events).collect();
-        (GateWrite { change, effect: None, artifacts, events }, end.result)
+        (GateWrite { change, effect: None, artifacts, invocation: None, events }, end.result)
     }
 
     fn finish(
@@ -133,10 +163,16 @@ impl Gate {
         let hash = (responder == Responder::Tool).then(|| result.seal()).flatten();
         event.event.response_hash_sha256 = hash;
         let ended = self.ended(status, refusal.as_ref(), &references, &result, hash);
+        let ended = Ended { started_at: call.started_at, ..ended };
         let further = if responder == Responder::Tool { further_actions(call) } else { Vec::new() };
         let record = |action| self.audit.outcome(call, action, refusal.as_ref(), versions);
         let further_events = further.into_iter().map(record).collect();
         Finished { ended, artifact, event, further_events, result }
+    }
+
+    /// The end of a call that the gate itself answers.
+    pub(crate) fn ended_by_gate(&self, call: &JudgedCall, refusal: &Refusal, versions: &Versions) -> Ended {
+        self.finish(call, Err(refusal.clone()), Responder::Gate, versions).ended
     }
 
     fn ended(
@@ -159,9 +195,43 @@ impl Gate {
             answer: Some(JsonText::of(result)),
             response_hash: response_hash.map(|hash| hash.to_string()),
             outputs: JsonText::of(&Outputs { artifact_refs: outputs }),
+            started_at: None,
             at: self.audit.now(),
         }
     }
+}
+
+/// The row of an invocation, if the call is one. A mode that nobody could look up is the default one.
+fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<NewInvocation>> {
+    let ActionRequest { id, integration, action, by_key } = judgement.call.request.action.clone()?;
+    let tool = judgement.tool.as_deref();
+    let risk = tool.map_or(Risk::Danger, Tool::risk);
+    let mode = judgement.asked.mode.clone().unwrap_or_else(|| ModeDecision::inferred(risk));
+    let definition = tool.and_then(Tool::definition);
+    Some(Box::new(NewInvocation {
+        id,
+        integration,
+        action,
+        risk: wire_risk(risk),
+        mode: wire_mode(mode.mode),
+        mode_source: wire_source(mode.source),
+        mode_reason: mode.reason,
+        params: JsonText::of(&shown(&judgement.call.request.target.parameters)),
+        definition_hash: definition.map(|definition| definition.hash.to_string()),
+        by_key,
+        waiting,
+    }))
+}
+
+/// A value as people may see it: without secrets, and truncated.
+pub fn shown(value: &Value) -> Value {
+    let redactor = Redactor::new(std::iter::empty::<&str>());
+    redactor.map_or(Value::Null, |redactor| redactor.redact_and_truncate(value, SHOWN))
+}
+
+/// A text as people may see it: without secrets.
+pub fn shown_text(text: &str) -> String {
+    Redactor::new(std::iter::empty::<&str>()).map_or_else(|_| String::new(), |redactor| redactor.text(text))
 }
 
 /// Who produced the response. A refusal by the gate is not hashed as a tool's response, and causes no

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ledger::{ArtifactRef, Hash, payload_hash};
 use policy::{Claim, Versions};
-use proto::{OrgId, SessionId};
+use proto::{InvocationId, OrgId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -27,6 +27,19 @@ pub struct CallRequest {
     /// The policy versions that the caller demands.
     pub demanded: Option<Versions>,
     pub request_hash: Hash,
+    /// Set if the call is the invocation of an action, which has a row of its own and may wait for approval.
+    pub action: Option<ActionRequest>,
+}
+
+/// The invocation of an action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionRequest {
+    pub id: InvocationId,
+    /// The source, as agents name it.
+    pub integration: String,
+    pub action: String,
+    /// Whether it was requested with an API key.
+    pub by_key: bool,
 }
 
 /// The entry point of a call. It decides which part of the result is stored.
@@ -122,7 +135,32 @@ impl CallRequest {
             break_glass: BreakGlass::default(),
             demanded: None,
             request_hash,
+            action: None,
         }
+    }
+
+    /// The invocation of an action by a session's agent.
+    pub fn of_action(
+        caller: Caller,
+        session: SessionId,
+        names: (&str, &str),
+        parameters: Value,
+        run: RunRequest,
+        action: ActionRequest,
+    ) -> Self {
+        let call = Self::of_session(caller, session, names, parameters, run);
+        let call = Self { agent_name: Some("opencode".to_owned()), action: Some(action), ..call };
+        Self { request_hash: call.binding(), ..call }
+    }
+
+    /// The hash of everything that an approval is bound to: who requests what, with which parameters, in which lane and
+    /// case.
+    pub(crate) fn binding(&self) -> Hash {
+        let Self { caller, target, case, scope, action, .. } = self;
+        let bound =
+            json!({"caller": caller, "target": target, "case": case, "scope": scope, "action": action});
+        // Parameters of actions may contain fractions, which have no canonical form. Keys are in order anyway.
+        payload_hash(&bound).unwrap_or_else(|_| ledger::sha256(bound.to_string().as_bytes()))
     }
 
     /// The tool name that policy judges.

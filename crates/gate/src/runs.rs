@@ -168,6 +168,7 @@ impl Gate {
             retry_count: 0,
             retry_reason: None,
             created_at: self.audit.now(),
+            waits: false,
             end: None,
         };
         let change = Change::Begin(Box::new(run));
@@ -175,9 +176,7 @@ impl Gate {
         match self.store.gate_write(write).await? {
             Written::Done => {}
             Written::Known(_) => return Err(RunRefusal::Taken),
-            Written::ParentInactive | Written::NotYours | Written::Gone => {
-                return Err(RunRefusal::ParentInactive);
-            }
+            _ => return Err(RunRefusal::ParentInactive),
         }
         self.store.run(org, &run_id).await?.ok_or(RunRefusal::NotActive)
     }
@@ -209,6 +208,7 @@ impl Gate {
             answer: None,
             response_hash: None,
             outputs: JsonText::of(&json!({"artifact_refs": []})),
+            started_at: None,
             at: self.audit.now(),
         };
         let change = Change::End {

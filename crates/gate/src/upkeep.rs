@@ -40,6 +40,7 @@ pub async fn keep_gate(gate: Arc<Gate>) {
         every(closing, REAP, |_| gate.reap_instances()),
         every(closing, 1, |count| gate.sign(count)),
         every(closing, 1, |_| gate.record_refusals(false)),
+        every(closing, REAP, |_| gate.expire_overdue()),
     );
 }
 

@@ -84,6 +84,8 @@ acts! {
     DeleteSession: "delete a session" [Yes No Yes No No]
     MakeTicket: "make and revoke own tickets" [Yes Yes Yes No No]
     ReadActions: "list the actions of a session, their guides and invocations" [Yes Yes Yes Yes Own]
+    InvokeAction: "invoke an action of the session" [No No No No Own]
+    DecideInvocation: "approve and deny invocations" [No No Yes No No]
     CallPlatformTool: "call a platform tool of the session" [No No No No Own]
     UseGitProxy: "fetch and push with git through the gateway" [No No No No Own]
     AskModel: "ask the model (where it costs money: sandboxes only)" [Yes Yes Yes Yes Own]

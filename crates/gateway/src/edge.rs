@@ -33,6 +33,7 @@ mod health;
 mod hooks;
 mod inspect;
 mod integrations;
+mod invocations;
 mod keys;
 mod login;
 mod me;

@@ -32,7 +32,9 @@ use futures_util::future::BoxFuture;
 use gate::{EXPORT, SourceError, Tool, ToolScope};
 use policy::{Policy, Risk, ToolFacts, full_name};
 
-pub(crate) use catalog::{CatalogAction, CatalogSource, Described, mode_key as action_mode_key};
+pub(crate) use catalog::{
+    CatalogAction, CatalogSource, Described, HTTP_TOOLS, mode_key as action_mode_key, tool_name,
+};
 pub(crate) use connector::{
     ConnectorSource, definition_of as connector_definition, risk_of as connector_risk,
     source_id as connector_source_id,
@@ -88,6 +90,11 @@ pub(crate) struct Registry(Vec<Box<dyn Source>>);
 impl Registry {
     pub(crate) fn new(sources: Vec<Box<dyn Source>>) -> Self {
         Self(sources)
+    }
+
+    /// Whether any source could have a tool of this name.
+    pub(crate) fn claims(&self, policy: &Policy, name: &str) -> bool {
+        self.0.iter().any(|source| source.claims(policy, name))
     }
 }
 

@@ -49,5 +49,7 @@ string_enums! {
         Denied = "denied",
         /// Nobody approved or denied the invocation in time.
         Expired = "expired",
+        /// The gateway stopped while the invocation ran, so whether it took effect is unknown.
+        Unknown = "unknown",
     }
 }

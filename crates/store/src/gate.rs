@@ -5,6 +5,7 @@
 //! which is committed completely or not at all.
 
 pub(crate) mod completion;
+pub(crate) mod decision;
 pub(crate) mod plan;
 pub(crate) mod recent_artifacts;
 pub(crate) mod record;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 pub use self::completion::RunCompletion;
+pub use self::decision::{RunDecision, RunVerdict};
 pub(crate) use self::record::{Changed, LedgerConnection, administer, change};
 use crate::postgres::Postgres;
 use crate::row::JsonText;
@@ -28,8 +30,8 @@ use crate::row_hash::add_run_hash;
 use crate::sqlite::wal_sync::SyncFailure;
 use crate::sqlite::writer::WriteLock;
 use crate::{
-    Ended, NewArtifact, NewRun, OrgActionMode, OverrideGrant, Run, SafetyLock, Store, StoreError, postgres,
-    sqlite,
+    Ended, NewArtifact, NewInvocation, NewRun, OrgActionMode, OverrideGrant, Run, SafetyLock, Store,
+    StoreError, postgres, sqlite,
 };
 
 /// Callers wait when more writes than this are queued.
@@ -45,6 +47,8 @@ pub struct GateWrite {
     pub effect: Option<Effect>,
     /// Stored only if the change is made. An existing artifact stays as it is.
     pub artifacts: Vec<NewArtifact>,
+    /// The invocation of a new run.
+    pub invocation: Option<Box<NewInvocation>>,
     /// Appended only if the change is made.
     pub events: Vec<NewEvent>,
 }
@@ -52,7 +56,7 @@ pub struct GateWrite {
 impl GateWrite {
     /// A change and its events.
     pub fn new(change: Change, events: Vec<NewEvent>) -> Self {
-        Self { change, effect: None, artifacts: Vec::new(), events }
+        Self { change, effect: None, artifacts: Vec::new(), invocation: None, events }
     }
 }
 
@@ -102,6 +106,8 @@ pub enum Change {
         from: String,
         to: String,
     },
+    /// Starts or ends a run that waits for approval.
+    Decide(Box<RunDecision>),
     Lock(SafetyLock),
     Grant(OverrideGrant),
     SetMode(OrgActionMode),
@@ -122,8 +128,12 @@ pub enum Written {
     ParentInactive,
     /// The row that the effect changes does not exist; nothing was written.
     Gone,
-    /// The run is not in flight, or another instance executes it; nothing was written.
+    /// The run is not in flight or does not wait any more, or another instance executes it; nothing was written.
     NotYours,
+    /// The run waited for longer than it may; nothing was written.
+    Overdue,
+    /// Too many runs of the session wait for approval; nothing was written.
+    TooManyWaiting,
 }
 
 /// A queued write.
@@ -290,6 +300,7 @@ impl Change {
     pub(crate) fn run(&self) -> Option<(OrgId, &str)> {
         match self {
             Self::Begin(run) => Some((run.org_id, &run.run_id)),
+            Self::Decide(decision) => Some((decision.org, &decision.run_id)),
             Self::End { org, run_id, .. } | Self::Take { org, run_id, .. } => Some((*org, run_id)),
             Self::Nothing | Self::Lock(_) | Self::Grant(_) | Self::SetMode(_) | Self::RevokeGrant { .. } => {
                 None
@@ -314,6 +325,9 @@ impl Change {
                 event == (Some(run.org_id), Some(&run.run_id)) && case == run.case_id.as_deref()
             }
             Self::End { org, run_id, .. } => event == (Some(*org), Some(run_id)),
+            Self::Decide(decision) => {
+                decision.ended().is_some() && event == (Some(decision.org), Some(&decision.run_id))
+            }
             _ => false,
         }
     }

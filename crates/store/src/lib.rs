@@ -60,6 +60,7 @@ mod action_mode;
 mod artifact;
 mod audit;
 mod gate;
+mod invocation;
 mod ledger_event;
 mod row_hash;
 mod run;
@@ -86,9 +87,12 @@ pub use error::StoreError;
 pub use event::{EventBatch, NewBatch};
 pub use evidence::{EvidenceFile, NewEvidence, NewEvidenceFile};
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
-pub use gate::{Change, ConfigurationEffect, Effect, GateWrite, NewEvent, RunCompletion, Written};
+pub use gate::{
+    Change, ConfigurationEffect, Effect, GateWrite, NewEvent, RunCompletion, RunDecision, RunVerdict, Written,
+};
 pub use idempotency::{Begin, KeyedRequest, Reservation};
 pub use integration::Integration;
+pub use invocation::{Invocation, InvocationRun, NewInvocation, Waiting};
 pub use key::{ApiKey, NewApiKey};
 pub use ledger_event::{EventFilter, KeptCheckpoint, ListedEvent};
 pub use login::NewLoginCode;

@@ -45,6 +45,7 @@ impl Migration {
             name: "snapshot runs",
             text: include_str!("../migrations/0030_snapshot_runs.sql"),
         },
+        Self { version: 32, name: "actions", text: include_str!("../migrations/0032_actions.sql") },
         Self { version: 33, name: "connectors", text: include_str!("../migrations/0033_connectors.sql") },
         Self { version: 34, name: "integrations", text: include_str!("../migrations/0034_integrations.sql") },
     ];

@@ -48,6 +48,10 @@ pub(crate) fn add_run_hash(change: &Change, events: &mut [NewEvent]) {
     let (columns, hash) = match change {
         Change::Begin(run) => (RunColumns::Begun, run.row_hash()),
         Change::End { org, run_id, ended, .. } => (RunColumns::Ended, ended.row_hash(*org, run_id)),
+        Change::Decide(decision) => match decision.ended() {
+            Some(ended) => (RunColumns::Ended, ended.row_hash(decision.org, &decision.run_id)),
+            None => return,
+        },
         _ => return,
     };
     let line = format!("{}{hash}", columns.label());
@@ -59,7 +63,7 @@ pub(crate) fn add_run_hash(change: &Change, events: &mut [NewEvent]) {
 impl NewRun {
     fn row_hash(&self) -> Hash {
         let (call, end) = (self.call.as_ref(), self.end.as_ref());
-        let started = end.is_none_or(|end| end.status != RunStatus::Denied);
+        let started = !self.waits && end.is_none_or(|end| end.status != RunStatus::Denied);
         begun_hash(&Begun {
             org: self.org_id,
             run_id: &self.run_id,
@@ -103,6 +107,7 @@ impl Ended {
             error: error.as_ref(),
             outputs: &self.outputs.value(),
             answer: answer.as_ref(),
+            started_at: self.started_at,
             at: Some(self.at),
         };
         ended_hash(org, run_id, &end)
@@ -112,7 +117,8 @@ impl Ended {
 impl Run {
     /// The hash that its first event must have. `ended_later`: the run did not end in the transaction that created it.
     pub fn begun_hash(&self, ended_later: bool) -> Hash {
-        let ended_at_once = !ended_later && (self.status != RunStatus::Running || self.shows_an_end());
+        let in_flight = matches!(self.status, RunStatus::Created | RunStatus::Running);
+        let ended_at_once = !ended_later && (!in_flight || self.shows_an_end());
         begun_hash(&Begun {
             org: self.org_id,
             run_id: &self.run_id,
@@ -137,7 +143,8 @@ impl Run {
             inputs: &self.inputs,
             retry_count: self.retry_count,
             created_at: self.created_at,
-            started_at: self.started_at,
+            // A run that waited had not started when it was created.
+            started_at: self.started_at.filter(|at| *at <= self.created_at),
             end: ended_at_once.then(|| self.ended_hash()),
         })
     }
@@ -162,6 +169,7 @@ impl Run {
             error: self.error.as_ref(),
             outputs: &self.outputs,
             answer: self.answer.as_ref().filter(|_| self.response_hash.is_none()),
+            started_at: self.started_at.filter(|at| *at > self.created_at),
             at: self.completed_at,
         };
         ended_hash(self.org_id, &self.run_id, &end)
@@ -190,6 +198,8 @@ struct End<'a> {
     error: Option<&'a JsonValue>,
     outputs: &'a JsonValue,
     answer: Option<&'a JsonValue>,
+    /// Only of a run that waited for approval.
+    started_at: Option<DateTime<Utc>>,
     at: Option<DateTime<Utc>>,
 }
 
@@ -217,6 +227,9 @@ fn ended_hash(org: OrgId, run_id: &str, row: &End<'_>) -> Hash {
     columns.json(Some(row.outputs));
     columns.json(row.answer);
     columns.time(row.at);
+    if row.started_at.is_some() {
+        columns.time(row.started_at);
+    }
     columns.hash()
 }
 

@@ -34,6 +34,8 @@ pub struct NewRun {
     pub retry_count: i64,
     pub retry_reason: Option<String>,
     pub created_at: DateTime<Utc>,
+    /// Whether it waits for approval before it starts.
+    pub waits: bool,
     /// Set if it ends in the transaction that creates it.
     pub end: Option<Ended>,
 }
@@ -58,6 +60,8 @@ pub struct Ended {
     pub answer: Option<JsonText>,
     pub response_hash: Option<String>,
     pub outputs: JsonText,
+    /// When it started, if it had waited for approval before.
+    pub started_at: Option<DateTime<Utc>>,
     pub at: DateTime<Utc>,
 }
 

@@ -174,7 +174,7 @@ fn check_ended(
     }
     let fits = match event.outcome {
         Outcome::Success | Outcome::Allow => run.status == RunStatus::Completed,
-        Outcome::Deny => run.status == RunStatus::Denied,
+        Outcome::Deny => matches!(run.status, RunStatus::Denied | RunStatus::Cancelled),
         Outcome::Failure => matches!(run.status, RunStatus::Failed | RunStatus::Cancelled),
     };
     if !fits {

@@ -1,9 +1,8 @@
 //! The catalog of a session: every source that answers, with the mode that each action has there now.
 
-use gate::{ToolScope, mode_of};
+use gate::{ToolScope, mode_of, wire_mode, wire_risk, wire_source};
 use policy::ModeDecision;
 use proto::http::{ActionInfo, ActionSource};
-use proto::{ActionMode, ModeSource, Risk};
 use store::{ActionModes, StoreError};
 
 use super::Actions;
@@ -43,28 +42,4 @@ fn shown_action(source: &str, action: CatalogAction, modes: &ActionModes) -> Opt
         mode: wire_mode(mode),
         mode_source: wire_source(source),
     })
-}
-
-const fn wire_risk(risk: policy::Risk) -> Risk {
-    match risk {
-        policy::Risk::Read => Risk::Read,
-        policy::Risk::Write => Risk::Write,
-        policy::Risk::Danger => Risk::Danger,
-    }
-}
-
-const fn wire_mode(mode: policy::Mode) -> ActionMode {
-    match mode {
-        policy::Mode::Allow => ActionMode::Allow,
-        policy::Mode::RequireApproval => ActionMode::RequireApproval,
-        policy::Mode::Deny => ActionMode::Deny,
-    }
-}
-
-const fn wire_source(source: policy::ModeSource) -> ModeSource {
-    match source {
-        policy::ModeSource::AutomationOverride => ModeSource::AutomationOverride,
-        policy::ModeSource::OrgDefault => ModeSource::OrgDefault,
-        policy::ModeSource::InferredDefault => ModeSource::InferredDefault,
-    }
 }

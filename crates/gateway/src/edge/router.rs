@@ -18,9 +18,9 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 use super::document::{Document, complete};
 use super::{
     action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create,
-    device_login, egress, environment, exec, files, git, health, hooks, inspect, integrations, keys, login,
-    me, members, messages, model_proxy, observe, questions, secret_files, secrets, services, sessions, setup,
-    socket, steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
+    device_login, egress, environment, exec, files, git, health, hooks, inspect, integrations, invocations,
+    keys, login, me, members, messages, model_proxy, observe, questions, secret_files, secrets, services,
+    sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -167,6 +167,14 @@ table! {
     // Actions.
     actions::available => ReadActions;
     actions::guide => ReadActions;
+    invocations::invoke => InvokeAction;
+    invocations::list => ReadActions;
+    invocations::get => ReadActions;
+    invocations::approve => DecideInvocation;
+    invocations::deny => DecideInvocation;
+    invocations::get_any => ReadOrganization;
+    invocations::approve_any => DecideInvocation;
+    invocations::deny_any => DecideInvocation;
     // The Tool Gateway Contract.
     tool_calls::call => CallTool;
     contract::start_run => StartAgentRun, contract::runs => ReadRuns;

@@ -279,5 +279,6 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         break_glass,
         demanded: request.policy_versions.map(|pins| Versions { lanes: pins.lanes, roles: pins.roles }),
         request_hash: hash,
+        action: None,
     })
 }

@@ -190,6 +190,7 @@ fn to_call(
         break_glass: BreakGlass::default(),
         demanded: None,
         request_hash,
+        action: None,
     })
 }
 

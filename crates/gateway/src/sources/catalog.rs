@@ -50,6 +50,12 @@ pub(crate) struct CatalogAction {
     pub(crate) definition: Definition,
 }
 
+/// The name under which the gate finds an action's tool, which is also the name that lanes match: `sourceId:actionId`.
+/// Tools of `tools.yaml` keep their own names, because `/v1/tool-calls` knows them by these.
+pub(crate) fn tool_name(source: &str, action: &str) -> String {
+    if source == HTTP_TOOLS { action.to_owned() } else { format!("{source}:{action}") }
+}
+
 /// The mode key of an action: `sourceId:actionId`. A tool's [`Tool::mode_key`](gate::Tool::mode_key) must be this one.
 pub(crate) fn mode_key(source: &str, action: &str) -> Result<ModeKey, ModeKeyError> {
     ModeKey::new(source, action)

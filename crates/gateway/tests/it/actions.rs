@@ -1,4 +1,4 @@
-//! Actions: the catalog and the guides of a session.
+//! Actions: the catalog and the guides of a session, invocations and their approval.
 
 use proto::{Role, SessionId};
 use serde_json::{Value, json};
@@ -52,5 +52,192 @@ async fn the_catalog_shows_each_action_with_its_schema_risk_and_mode() {
         let (status, body) = get(&world, &token, &guide("tools")).await;
         assert!(status == 200 && body["guide"].as_str().unwrap().contains("## effect.read (read)"), "{body}");
         assert_eq!(get(&world, &token, &guide("nothing")).await.0, 404);
+    }
+}
+
+async fn invoke(world: &World, token: &str, session: SessionId, action: &str, params: Value) -> (u16, Value) {
+    let body = json!({"integration": "tools", "action": action, "params": params});
+    let path = format!("/proliferate/{session}/actions/invoke");
+    let answer = world.gateway.post(&path, &body).bearer(token).send().await;
+    (answer.status, answer.json())
+}
+
+async fn decide(world: &World, token: &str, path: &str) -> (u16, Value) {
+    let answer = world.gateway.post(path, &json!({})).bearer(token).send().await;
+    (answer.status, answer.json())
+}
+
+/// Requests a write, which waits, and returns its path.
+async fn request(world: &World, token: &str, session: SessionId) -> String {
+    let (status, body) = invoke(world, token, session, "effect.write", json!({"note": "hello"})).await;
+    assert_eq!((status, &body["message"]), (202, &json!("Action requires approval")), "{body}");
+    format!("/proliferate/{session}/actions/invocations/{}", body["invocation"]["id"].as_str().unwrap())
+}
+
+async fn verify(world: &World) {
+    gate::verify_database(&world.gateway.app.store, Vec::new(), None, &|_| ()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_action_is_executed_denied_or_waits_by_its_mode() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let (status, body) = invoke(&world, &token, own, "effect.read", json!({"password": "hunter2"})).await;
+        assert_eq!((status, world.effects()), (200, 1), "{body}");
+        let done = &body["invocation"];
+        assert_eq!((&done["status"], &done["mode"]), (&json!("completed"), &json!("allow")), "{done}");
+        assert_eq!(done["params"], json!({"password": "[REDACTED]"}), "shown as people may see it");
+        let (status, body) = invoke(&world, &token, own, "effect.drop", json!({})).await;
+        assert_eq!((status, &body["invocation"]["deniedReason"]), (403, &json!("policy")), "{body}");
+        assert!(body["error"].as_str().unwrap().contains("the mode of the tool is deny"), "{body}");
+        let (status, body) = invoke(&world, &token, own, "effect.write", json!({"note": 7, "more": 1})).await;
+        let said = body["error"].as_str().unwrap();
+        assert!(status == 400 && said.contains("note must be a text") && said.contains("more"), "{said}");
+        let path = request(&world, &token, own).await;
+        assert_eq!(world.effects(), 1, "nothing but the allowed action was executed");
+        let (_, body) = get(&world, &token, &path).await;
+        assert_eq!(body["invocation"]["status"], "pending", "{body}");
+        let (status, body) = get(&world, &token, &format!("/proliferate/{own}/actions/invocations")).await;
+        assert_eq!((status, body["invocations"].as_array().unwrap().len()), (200, 4), "{body}");
+        for (integration, action) in [("tools", "effect.none"), ("linear", "list_issues"), ("git", "push")] {
+            let body = json!({"integration": integration, "action": action});
+            let path = format!("/proliferate/{own}/actions/invoke");
+            assert_eq!(world.gateway.post(&path, &body).bearer(&token).status().await, 404, "{integration}");
+        }
+        let (status, body) =
+            invoke(&world, world.team.token(Role::Owner), own, "effect.read", json!({})).await;
+        assert_eq!((status, &body["error"]), (403, &json!("Only sandbox agents can invoke actions")));
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn of_a_hundred_approvers_one_executes_the_action() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let path = request(&world, &token, own).await;
+        let (owner, approve) = (world.team.token(Role::Owner), format!("{path}/approve"));
+        let all = (0..100).map(|_| decide(&world, owner, &approve));
+        let answers = futures_util::future::join_all(all).await;
+        let count = |wanted: u16| answers.iter().filter(|(status, _)| *status == wanted).count();
+        assert_eq!((count(200), count(409), world.effects()), (1, 99, 1), "{answers:?}");
+        let (_, body) = get(&world, &token, &path).await;
+        let done = &body["invocation"];
+        assert_eq!(
+            (&done["status"], &done["approvedBy"]),
+            (&json!("completed"), &json!(world.team.id(Role::Owner)))
+        );
+        let run = format!("call_{}", done["id"].as_str().unwrap().replace('-', ""));
+        let events = world.events(&run).await;
+        let kinds: Vec<_> = events.iter().map(|event| event["action_type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["system", "authz_decision", "tool_call"]);
+        assert_eq!(decide(&world, owner, &format!("{path}/deny")).await.0, 409);
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn only_admins_decide_and_only_about_their_own_session() {
+    for world in worlds().await {
+        let ((own, token), (other, foreign)) = (agent(&world).await, agent(&world).await);
+        let path = request(&world, &token, own).await;
+        for refused in [world.team.token(Role::Member), token.as_str(), world.token.as_str()] {
+            assert_eq!(decide(&world, refused, &format!("{path}/approve")).await.0, 403);
+        }
+        let elsewhere = path.replace(&own.to_string(), &other.to_string());
+        assert_eq!(get(&world, &foreign, &elsewhere).await.0, 404);
+        assert_eq!(
+            decide(&world, world.team.token(Role::Owner), &format!("{elsewhere}/approve")).await.0,
+            404
+        );
+        let (status, body) = decide(&world, world.team.token(Role::Admin), &format!("{path}/deny")).await;
+        assert_eq!((status, &body["invocation"]["status"]), (200, &json!("denied")), "{body}");
+        assert_eq!(decide(&world, world.team.token(Role::Admin), &format!("{path}/approve")).await.0, 409);
+        assert_eq!(world.effects(), 0);
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_overdue_or_stricter_by_now_is_not_executed() {
+    // The test changes rows, which the harness can do on PostgreSQL only.
+    let world = World::on(Setup::postgres().await).await;
+    let (own, token) = agent(&world).await;
+    let owner = world.team.token(Role::Owner);
+    let path = request(&world, &token, own).await;
+    set_mode(&world, "tools:effect.write", "deny").await;
+    let (status, body) = decide(&world, owner, &format!("{path}/approve")).await;
+    assert!(status == 409 && body["error"].as_str().unwrap().contains("deny"), "{body}");
+    set_mode(&world, "tools:effect.write", "require_approval").await;
+    world.gateway.sql("UPDATE invocations SET expires_at = created_at").await;
+    assert_eq!(get(&world, &token, &path).await.1["invocation"]["status"], "expired");
+    for act in ["approve", "deny"] {
+        let (status, body) = decide(&world, owner, &format!("{path}/{act}")).await;
+        assert_eq!((status, &body["error"]), (410, &json!("Invocation has expired")));
+    }
+    assert_eq!(world.effects(), 0);
+}
+
+#[tokio::test]
+async fn a_session_has_ten_requests_waiting_at_most() {
+    // The test changes rows, which the harness can do on PostgreSQL only.
+    let world = World::on(Setup::postgres().await).await;
+    let (own, token) = agent(&world).await;
+    for _ in 0..gate::MAX_WAITING {
+        request(&world, &token, own).await;
+    }
+    let (status, body) = invoke(&world, &token, own, "effect.write", json!({})).await;
+    assert_eq!((status, &body["code"]), (429, &json!("too_many_pending")), "{body}");
+    world.gateway.sql("UPDATE invocations SET expires_at = created_at").await;
+    request(&world, &token, own).await;
+}
+
+#[tokio::test]
+async fn an_approval_is_bound_to_every_part_of_the_request() {
+    // The test changes rows, which the harness can do on PostgreSQL only.
+    let world = World::on(Setup::postgres().await).await;
+    let (own, token) = agent(&world).await;
+    let path = request(&world, &token, own).await;
+    let other = uuid::Uuid::from_u128(7);
+    for (was, is) in [
+        ("hello", "hullo"),
+        ("\"actions.write\"", "\"actions.read\""),
+        ("effect.write", "effect.open"),
+        ("CODING_AGENT", "SETUP_AGENT"),
+        ("case_id", "case_xx"),
+        (own.to_string().as_str(), other.to_string().as_str()),
+    ] {
+        let swap = |was: &str, is: &str| {
+            format!("UPDATE invocations SET request = replace(request::text, '{was}', '{is}')::jsonb")
+        };
+        world.gateway.sql(&swap(was, is)).await;
+        let (status, body) = decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await;
+        assert_eq!((status, world.effects()), (409, 0), "{was}: {body}");
+        world.gateway.sql(&swap(is, was)).await;
+    }
+    let definition = |hash: &str| format!("UPDATE invocations SET definition_hash = {hash}");
+    world.gateway.sql("CREATE TABLE kept AS SELECT definition_hash FROM invocations").await;
+    world.gateway.sql(&definition(&format!("'{}'", "a".repeat(64)))).await;
+    assert_eq!(decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await.0, 409);
+    world.gateway.sql(&definition("(SELECT definition_hash FROM kept)")).await;
+    let (status, body) = decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await;
+    assert_eq!((status, world.effects()), (200, 1), "unchanged, it is executed: {body}");
+}
+
+#[tokio::test]
+async fn a_request_still_waits_after_a_restart_and_is_executed_once() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let path = request(&world, &token, own).await;
+        let lanes = include_str!("../../../../policy/lanes.yaml");
+        let world = world.with_files(lanes, include_str!("../../../../policy/roles.yaml")).await;
+        let owner = world.team.token(Role::Owner);
+        let (_, body) = get(&world, owner, &path).await;
+        assert_eq!((&body["invocation"]["status"], world.effects()), (&json!("pending"), 0), "{body}");
+        let id = path.rsplit('/').next().unwrap();
+        assert_eq!(decide(&world, owner, &format!("/v1/invocations/{id}/approve")).await.0, 200);
+        assert_eq!(decide(&world, owner, &format!("{path}/approve")).await.0, 409);
+        assert_eq!(world.effects(), 1);
+        verify(&world).await;
     }
 }

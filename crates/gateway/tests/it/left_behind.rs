@@ -50,6 +50,7 @@ async fn claimed(world: &World, call: &Value, instance: &str) -> NewRun {
         retry_count: 0,
         retry_reason: None,
         created_at: world.gateway.app.clock.now(),
+        waits: false,
         end: None,
     }
 }
@@ -153,6 +154,7 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
         let (callback, mut run) = Callback::claimed(&world).await;
         let told = json!({"success": false, "result": "The store could not be reached."});
         run.end = Some(Ended {
+            started_at: None,
             status: RunStatus::Failed,
             outcome: "The store could not be reached.".to_owned(),
             error: None,

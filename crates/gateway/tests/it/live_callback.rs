@@ -19,6 +19,7 @@ async fn a_callback_whose_turn_has_ended_in_between_is_decided_without_it(on: On
     let filter = RunFilter { status: Some(RunStatus::Running), limit: 10, ..RunFilter::default() };
     let turn = store.runs(org, &filter).await.unwrap().remove(0);
     let ended = Ended {
+        started_at: None,
         status: RunStatus::Completed,
         outcome: "completed".to_owned(),
         error: None,

@@ -65,9 +65,11 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
         let events = world.events("run-modes-2").await;
         assert_eq!(outcomes(&events), DENIED);
         assert_eq!(events[0]["authz"]["rule_id"], "mode:require_approval:inferred_default");
-        // Agents may not use the danger lane, whatever the mode is.
+        // A danger is denied by default, and goes through its own lane only.
+        let danger = tool("run-danger-default", "effect.drop", "actions.danger");
+        assert_eq!((send(&world, &token, &danger).await.0, world.effects()), (403, 1));
         assert_eq!(set(&world, Role::Admin, "tools:effect.drop", "allow").await, 200);
-        for (number, lane) in ["actions.danger", "actions.write", "actions.read"].into_iter().enumerate() {
+        for (number, lane) in ["actions.write", "actions.read"].into_iter().enumerate() {
             let danger = tool(&format!("run-danger-{number}"), "effect.drop", lane);
             let (status, body) = send(&world, &token, &danger).await;
             assert_eq!((status, world.effects()), (403, 1), "{lane}: {body}");

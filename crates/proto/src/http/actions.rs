@@ -91,7 +91,8 @@ pub struct InvokeAction {
 #[serde(rename_all = "camelCase")]
 pub struct Invocation {
     pub id: InvocationId,
-    pub session_id: SessionId,
+    /// The session whose agent invoked the action, if one did.
+    pub session_id: Option<SessionId>,
     pub organization_id: OrgId,
     pub integration_id: Option<IntegrationId>,
     pub integration: String,

@@ -412,7 +412,7 @@ const DONE: &str = r#"{"id":"00000000-0000-0000-0000-000000000001","sessionId":"
 fn pending() -> Invocation {
     Invocation {
         id: id(1),
-        session_id: id(2),
+        session_id: Some(id(2)),
         organization_id: id(3),
         integration_id: None,
         integration: s("connector:x"),

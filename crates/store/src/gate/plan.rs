@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use ledger::{AppendError, Chain, Entry, Head};
-use proto::{AutomationRunId, ConfigurationId, OrgId, RunStatus};
+use proto::{AutomationRunId, ConfigurationId, OrgId, RunStatus, SessionId};
 
 use super::completion::{OpenRun, PlannedReport, Report};
-use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, RunCompletion, Written};
-use crate::{Ended, NewArtifact, NewRun, Run, StoreError};
+use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, RunCompletion, RunDecision, Written};
+use crate::{Ended, NewArtifact, NewInvocation, NewRun, Run, StoreError};
 
 /// The existing rows that decide about a batch of writes.
 #[derive(Default)]
@@ -16,6 +17,10 @@ pub(crate) struct ExistingRows {
     pub(crate) runs: HashMap<(OrgId, String), Run>,
     pub(crate) configurations: HashSet<(OrgId, ConfigurationId)>,
     pub(crate) automation_runs: HashMap<(OrgId, AutomationRunId), OpenRun>,
+    /// Until when runs can be approved.
+    pub(crate) expiries: HashMap<(OrgId, String), DateTime<Utc>>,
+    /// How many runs of a session wait for approval.
+    pub(crate) waiting: HashMap<(OrgId, SessionId), u64>,
 }
 
 /// What a transaction writes, and the outcome of each write.
@@ -25,6 +30,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) begins: Vec<(&'a NewRun, u64)>,
     pub(crate) ends: Vec<PlannedEnd<'a>>,
     pub(crate) takes: Vec<(OrgId, &'a str, &'a str)>,
+    /// Waiting runs that start, with their instance and time.
+    pub(crate) starts: Vec<(&'a RunDecision, &'a String, DateTime<Utc>)>,
+    pub(crate) decisions: Vec<&'a RunDecision>,
+    pub(crate) invocations: Vec<(&'a NewRun, &'a NewInvocation)>,
     pub(crate) governing: Vec<&'a Change>,
     pub(crate) effects: Vec<&'a Effect>,
     /// Reports that end runs of automations.
@@ -80,6 +89,23 @@ pub(crate) fn automation_run_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, 
     keys
 }
 
+/// The waiting runs that a plan must know, and the sessions whose waiting runs it must count, as of a time.
+pub(crate) fn waiting_keys(
+    writes: &[Arc<PreparedWrite>],
+) -> (Vec<(OrgId, &str)>, Vec<(OrgId, SessionId, DateTime<Utc>)>) {
+    let (mut runs, mut sessions) = (Vec::new(), Vec::new());
+    for prepared in writes {
+        match &prepared.write.change {
+            Change::Decide(decision) => runs.push((decision.org, decision.run_id.as_str())),
+            Change::Begin(run) if run.waits => {
+                sessions.extend(run.session_id.map(|session| (run.org_id, session, run.created_at)));
+            }
+            _ => {}
+        }
+    }
+    (runs, sessions)
+}
+
 /// A run references this many events of one write: the view `events_of_runs` reads no further.
 const REFERENCED_EVENTS: usize = 4;
 
@@ -90,6 +116,9 @@ pub(crate) fn plan<'a>(writes: &'a [Arc<PreparedWrite>], existing: &ExistingRows
         let PreparedWrite { write, records } = prepared.as_ref();
         let result = decide(&mut plan, write, existing, size);
         if matches!(result, Written::Done) {
+            if let (Change::Begin(run), Some(new)) = (&write.change, &write.invocation) {
+                plan.invocations.push((run, new));
+            }
             plan.artifacts.extend(&write.artifacts);
             for (index, (new, (chain, record))) in write.events.iter().zip(records).enumerate() {
                 let unattached = index >= REFERENCED_EVENTS || !write.change.references(new);
@@ -133,8 +162,12 @@ fn decide<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, existing: &ExistingRows
             if write.effect.as_ref().is_some_and(|effect| !is_possible(effect, existing, plan)) {
                 return Written::Gone;
             }
+            if write.invocation.as_ref().is_some_and(|new| !may_wait(run, new, existing, plan)) {
+                return Written::TooManyWaiting;
+            }
             plan.begins.push((run, position));
         }
+        Change::Decide(decision) => return decision.plan(plan, existing, position),
         Change::End { org, run_id, instance, ended } => {
             let owned = |run: &Run| run.status == RunStatus::Running && run.instance == *instance;
             if !find(*org, run_id).is_some_and(owned) {
@@ -156,6 +189,17 @@ fn decide<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, existing: &ExistingRows
         Change::Nothing => {}
     }
     Written::Done
+}
+
+/// Whether the session of a run that waits for approval has fewer waiting ones than its limit.
+fn may_wait(run: &NewRun, new: &NewInvocation, existing: &ExistingRows, plan: &Plan<'_>) -> bool {
+    let (Some(waiting), Some(session)) = (&new.waiting, run.session_id) else { return true };
+    let before = existing.waiting.get(&(run.org_id, session)).copied().unwrap_or_default();
+    let same = |earlier: &&NewRun| {
+        earlier.waits && earlier.org_id == run.org_id && earlier.session_id == Some(session)
+    };
+    let together = plan.begins.iter().map(|(earlier, _)| *earlier).filter(same).count();
+    before + (together as u64) < waiting.limit
 }
 
 /// Whether the row that the effect changes exists in a state that allows it.

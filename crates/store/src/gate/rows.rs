@@ -12,10 +12,11 @@ use proto::{OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
 use super::completion::completion_rows;
+use super::decision::decision_rows;
 use super::plan::{Plan, PlannedEnd, PlannedEvent};
 use super::{Change, ConfigurationEffect, Effect, event_time};
 use crate::row::JsonText;
-use crate::{NewArtifact, NewRun, StoreError};
+use crate::{NewArtifact, NewInvocation, NewRun, StoreError};
 
 /// Rows of one statement.
 pub(crate) struct Rows<'a> {
@@ -140,7 +141,8 @@ macro_rules! row {
 
 /// All rows of a plan except the ledger's, in the order in which they must be written.
 pub(crate) fn plan_rows<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
-    let mut all = vec![begins(&plan.begins), ends(plan), takes(plan)];
+    let mut all = vec![begins(&plan.begins), ends(plan), takes(plan), invocations(plan)];
+    all.extend(decision_rows(plan));
     all.extend(effects(&plan.effects));
     all.extend(completion_rows(&plan.completions));
     all.extend(governing(&plan.governing));
@@ -159,7 +161,7 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             run.org_id.uuid(),
             &run.run_id,
             run.kind.as_str(),
-            end.map_or(RunStatus::Running, |end| end.status).as_str(),
+            status(run).as_str(),
             "v1",
             &run.lanes_version,
             &run.roles_version,
@@ -181,8 +183,8 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             run.retry_count,
             run.retry_reason.as_deref(),
             run.created_at,
-            // A denied call never started.
-            end.is_none_or(|end| end.status != RunStatus::Denied).then_some(run.created_at),
+            // A denied call never started, and one that waits has not started yet.
+            (!run.waits && end.is_none_or(|end| end.status != RunStatus::Denied)).then_some(run.created_at),
             end.and_then(|end| end.response_hash.as_deref()),
             Cell::Json(Some(end.map_or(NO_OUTPUTS, |end| end.outputs.as_str()))),
             end.and_then(|end| end.error.as_ref()),
@@ -198,6 +200,40 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             retry_reason, created_at, started_at, response_hash, outputs, error, outcome, answer,
             completed_at, begun_position) ";
     Rows { statement: Statement::Insert { into, conflict: "" }, values: runs.iter().map(row).collect() }
+}
+
+fn status(run: &NewRun) -> RunStatus {
+    let in_flight = if run.waits { RunStatus::Created } else { RunStatus::Running };
+    run.end.as_ref().map_or(in_flight, |end| end.status)
+}
+
+fn invocations<'a>(plan: &Plan<'a>) -> Rows<'a> {
+    let row = |(run, new): &(&'a NewRun, &'a NewInvocation)| {
+        let (run, new): (&'a NewRun, &'a NewInvocation) = (run, new);
+        let waiting = new.waiting.as_ref();
+        row![
+            run.org_id.uuid(),
+            &run.run_id,
+            new.id.uuid(),
+            run.session_id.map(SessionId::uuid),
+            &new.integration,
+            &new.action,
+            new.risk.as_str(),
+            new.mode.as_str(),
+            new.mode_source.as_str(),
+            new.mode_reason.as_deref(),
+            &new.params,
+            new.definition_hash.as_deref(),
+            waiting.map(|waiting| &waiting.request),
+            new.by_key,
+            waiting.map(|waiting| waiting.expires_at),
+            run.created_at,
+        ]
+    };
+    let into = "INSERT INTO invocations (org_id, run_id, id, session_id, integration, action, risk, mode,
+        mode_source, mode_reason, params, definition_hash, request, by_key, expires_at, created_at) ";
+    let statement = Statement::Insert { into, conflict: "" };
+    Rows { statement, values: plan.invocations.iter().map(row).collect() }
 }
 
 fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {

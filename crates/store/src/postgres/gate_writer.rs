@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::Postgres;
 use crate::gate::completion::{OPEN_RUN_LOCKED, OpenRun};
+use crate::gate::decision::{EXPIRY, Expiry, WAITING, WaitingCount};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys, link, plan,
-    run_keys,
+    run_keys, waiting_keys,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -140,6 +141,21 @@ async fn read_existing(
         let found =
             sqlx::query_as(OPEN_RUN_LOCKED).bind(org.uuid()).bind(id.uuid()).fetch_optional(&mut *tx).await?;
         existing.automation_runs.extend(found.map(|run: OpenRun| ((org, id), run)));
+    }
+    // Few runs wait for approval, so each is read by itself.
+    let (runs, sessions) = waiting_keys(writes);
+    for (org, run) in runs {
+        let found = sqlx::query_as(EXPIRY).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
+        existing.expiries.extend(found.map(|Expiry(at)| ((org, run.to_owned()), at)));
+    }
+    for (org, session, at) in sessions {
+        let WaitingCount(count) = sqlx::query_as(WAITING)
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .bind(at)
+            .fetch_one(&mut *tx)
+            .await?;
+        existing.waiting.insert((org, session), whole(count)?);
     }
     Ok(existing)
 }

@@ -15,9 +15,10 @@ use super::inline_reader::{FromInlineRow, InlineRow, find, time_text};
 use super::wal_sync::{CommittedBatch, SyncFailure, WalSync};
 use super::writer::WriteLock;
 use crate::gate::completion::{OPEN_RUN, OpenRun};
+use crate::gate::decision::{EXPIRY, Expiry, WAITING, WaitingCount};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys, link, plan,
-    run_keys,
+    run_keys, waiting_keys,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -175,6 +176,18 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
         if let Some(run) = find::<OpenRun>(tx, OPEN_RUN, &[&org.uuid(), &id.uuid()])? {
             existing.automation_runs.insert((org, id), run);
         }
+    }
+    let (runs, sessions) = waiting_keys(writes);
+    for (org, run) in runs {
+        if let Some(Expiry(at)) = find::<Expiry>(tx, EXPIRY, &[&org.uuid(), &run])? {
+            existing.expiries.insert((org, run.to_owned()), at);
+        }
+    }
+    for (org, session, at) in sessions {
+        let at = time_text(at);
+        let WaitingCount(count) =
+            find(tx, WAITING, &[&org.uuid(), &session.uuid(), &at])?.unwrap_or(WaitingCount(0));
+        existing.waiting.insert((org, session), whole(count)?);
     }
     Ok(existing)
 }

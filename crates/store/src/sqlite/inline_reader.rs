@@ -257,6 +257,7 @@ mod tests {
             retry_count: 3,
             retry_reason: None,
             created_at: at,
+            waits: false,
             end: None,
         };
         store.gate_write(GateWrite::new(Change::Begin(Box::new(run)), Vec::new())).await.unwrap();

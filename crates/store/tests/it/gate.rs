@@ -77,6 +77,7 @@ pub(crate) fn run(id: &str) -> NewRun {
         retry_count: 0,
         retry_reason: None,
         created_at: now(),
+        waits: false,
         end: None,
     }
 }
@@ -93,6 +94,7 @@ pub(crate) fn ended(outcome: &str) -> Box<Ended> {
         answer: Some(JsonText::of(&json!({"said": outcome}))),
         response_hash: None,
         outputs: JsonText::of(&json!([])),
+        started_at: None,
         at: now(),
     })
 }

@@ -10,6 +10,7 @@ mod world;
 // The public calls.
 mod automations;
 mod credentials;
+mod decisions;
 mod egress;
 mod events;
 mod fencing;

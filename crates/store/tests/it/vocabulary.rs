@@ -6,9 +6,9 @@ use proto::http::{SecretPurpose, SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
-    EgressMode, EgressOutcome, IntegrationProvider, IntegrationStatus, Origin, Outcome, PauseReason,
-    PromptState, RepoSource, Role, RunEventKind, RunKind, RunStatus, SessionStatus, SessionType,
-    TriggerEventStatus, TriggerKind,
+    EgressMode, EgressOutcome, IntegrationProvider, IntegrationStatus, ModeSource, Origin, Outcome,
+    PauseReason, PromptState, RepoSource, Risk, Role, RunEventKind, RunKind, RunStatus, SessionStatus,
+    SessionType, TriggerEventStatus, TriggerKind,
 };
 use store::Migration;
 
@@ -36,6 +36,9 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("egress_records.outcome", words!(EgressOutcome)),
         ("integrations.provider", words!(IntegrationProvider)),
         ("integrations.status", words!(IntegrationStatus)),
+        ("invocations.mode", words!(ActionMode)),
+        ("invocations.mode_source", words!(ModeSource)),
+        ("invocations.risk", words!(Risk)),
         ("members.role", words!(Role)),
         ("messages.role", words!(MessageRole)),
         ("messages.source", words!(MessageSource)),

@@ -1,0 +1,259 @@
+//! Calls that wait for approval. The request is stored as a run that has not started. A person starts or ends it once,
+//! bound to the request and to the tool's definition, after it was judged again under the policy and modes of then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use clock::crash_point;
+use policy::{ActorClass, Claim, Mode, ModeDecision, RunState, Versions, decide};
+use proto::{InvocationId, InvocationStatus, OrgId, RunStatus, ToolErrorCode, UserId};
+use serde_json::json;
+use store::{
+    Change, Ended, GateWrite, Invocation, NewEvent, Run, RunDecision, RunVerdict, StoreError, Written,
+};
+
+use crate::Gate;
+use crate::audit_writer::acting;
+use crate::judgement::{JudgedCall, Judgement, Undecidable};
+use crate::pipeline::{Execute, execute};
+use crate::request::CallRequest;
+use crate::result::{CallResult, Refusal};
+use crate::tool::{Tool, Work};
+
+/// How long a request can be approved.
+pub const LIFETIME: Duration = Duration::from_mins(5);
+/// How many requests of one session may wait.
+pub const MAX_WAITING: u64 = 10;
+/// How many overdue requests are ended at once.
+const OVERDUE: i64 = 100;
+
+/// The reason why a request was not approved or denied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApprovalError {
+    #[error("Invocation not found")]
+    NotFound,
+    /// Somebody has decided before.
+    #[error("Cannot decide about an invocation in status: {}", .0.as_str())]
+    Decided(InvocationStatus),
+    #[error("Invocation has expired")]
+    Expired,
+    /// The request is not executed as it was approved: policy is stricter today, or something has changed.
+    #[error("{0}")]
+    Changed(String),
+    #[error("the request could not be judged: {0}")]
+    Unavailable(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<Undecidable> for ApprovalError {
+    fn from(error: Undecidable) -> Self {
+        match error {
+            Undecidable::Store(error) => Self::Store(error),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+/// A request that waits, and its run.
+struct WaitingCall {
+    invocation: Invocation,
+    run: Run,
+}
+
+impl Gate {
+    /// Approves a request and executes it. Of several approvals one executes; the others learn what became of it.
+    pub async fn approve(
+        self: &Arc<Self>,
+        org: OrgId,
+        id: InvocationId,
+        by: UserId,
+    ) -> Result<CallResult, ApprovalError> {
+        let waiting = self.waiting_call(org, id).await?;
+        let request = Arc::new(waiting.bound_request()?);
+        let judgement = self.judge(&request).await?;
+        let tool = self.still_allowed(&judgement, &waiting)?;
+        let at = self.clock.now();
+        let Run { case_id, parent_run_id, created_at, lanes_version, roles_version, .. } = waiting.run;
+        let call = JudgedCall {
+            case: case_id,
+            parent_run_id,
+            started_at: Some(RunDecision::started_at(created_at, at)),
+            ..judgement.call
+        };
+        let mut event = self.audit.decision(&call, &approved(), &judgement.versions);
+        decided_by(&mut event, by);
+        let verdict = RunVerdict::Start { instance: self.instance.id.clone() };
+        let decision = RunDecision { org, run_id: request.run.id.clone(), by: Some(by), at, verdict };
+        self.write_decision(id, decision, vec![event]).await?;
+        crash_point("gate-approved");
+        let (gate, versions) = (self.clone(), Versions { lanes: lanes_version, roles: roles_version });
+        // In a task of its own, so that an approver who disconnects does not stop the call.
+        let executed = tokio::spawn(async move {
+            let Work::Outside(outside) = tool.work() else {
+                return CallResult::unrecorded(&call.request, &Refusal::unknown());
+            };
+            execute(&gate, &call, Execute { tool: tool.as_ref(), outside, versions: &versions }).await
+        });
+        Ok(executed.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown())))
+    }
+
+    /// Denies a request, which is then never executed.
+    pub async fn deny(&self, org: OrgId, id: InvocationId, by: UserId) -> Result<(), ApprovalError> {
+        let WaitingCall { run, .. } = self.waiting_call(org, id).await?;
+        let at = self.clock.now();
+        let (ended, mut event) = self.unexecuted(&run, RunStatus::Denied, "denied by a person", at)?;
+        decided_by(&mut event, by);
+        let verdict = RunVerdict::Deny(Box::new(ended));
+        let decision = RunDecision { org, run_id: run.run_id, by: Some(by), at, verdict };
+        self.write_decision(id, decision, vec![event]).await
+    }
+
+    /// Ends the requests that nobody decided in time.
+    pub(crate) async fn expire_overdue(&self) -> Result<(), StoreError> {
+        for overdue in self.store.overdue_invocations(self.clock.now(), OVERDUE).await? {
+            self.expire(&overdue).await?;
+        }
+        Ok(())
+    }
+
+    async fn expire(&self, waiting: &Invocation) -> Result<(), StoreError> {
+        let Invocation { org_id: org, run_id, .. } = waiting;
+        let Some(run) = self.store.run(*org, run_id).await? else { return Ok(()) };
+        let at = self.clock.now();
+        let Ok((ended, event)) = self.unexecuted(&run, RunStatus::Cancelled, "expired", at) else {
+            return Ok(());
+        };
+        let verdict = RunVerdict::Expire(Box::new(ended));
+        let decision = RunDecision { org: *org, run_id: run_id.clone(), by: None, at, verdict };
+        // If somebody decided meanwhile, that decision stands.
+        let change = Change::Decide(Box::new(decision));
+        self.store.gate_write(GateWrite::new(change, vec![event])).await.map(drop)
+    }
+
+    async fn waiting_call(&self, org: OrgId, id: InvocationId) -> Result<WaitingCall, ApprovalError> {
+        let invocation = self.store.invocation(org, id).await?.ok_or(ApprovalError::NotFound)?;
+        match invocation.status(self.clock.now()) {
+            InvocationStatus::Pending => {}
+            InvocationStatus::Expired => return Err(ApprovalError::Expired),
+            status => return Err(ApprovalError::Decided(status)),
+        }
+        let run = self.store.run(org, &invocation.run_id).await?.ok_or(ApprovalError::NotFound)?;
+        Ok(WaitingCall { invocation, run })
+    }
+
+    /// The tool, if policy allows the call today and neither the tool nor the request has changed since.
+    fn still_allowed(
+        &self,
+        judgement: &Judgement,
+        waiting: &WaitingCall,
+    ) -> Result<Arc<dyn Tool>, ApprovalError> {
+        let changed = |reason: String| Err(ApprovalError::Changed(reason));
+        // The approval answers what the mode asks. The turn that asked may have ended.
+        let mode = judgement.asked.mode.clone().map(|decision| match decision.mode {
+            Mode::RequireApproval => ModeDecision { mode: Mode::Allow, ..decision },
+            Mode::Allow | Mode::Deny => decision,
+        });
+        let asked = policy::Request { run: RunState::New, mode, ..judgement.asked.clone() };
+        let verdict = decide(&self.rules.policy(), &asked);
+        if verdict.outcome != policy::Outcome::Allow {
+            return changed(format!("Not allowed any more: {}", verdict.reason));
+        }
+        let Some(tool) = judgement.tool.clone() else {
+            return changed("The action does not exist any more".to_owned());
+        };
+        let current = tool.definition().map(|definition| definition.hash.to_string());
+        if current != waiting.invocation.definition_hash {
+            return changed("The definition of the action has changed since it was requested".to_owned());
+        }
+        match tool.check(&judgement.call.request.target.parameters) {
+            Ok(()) => Ok(tool),
+            Err(problem) => changed(problem),
+        }
+    }
+
+    async fn write_decision(
+        &self,
+        id: InvocationId,
+        decision: RunDecision,
+        events: Vec<NewEvent>,
+    ) -> Result<(), ApprovalError> {
+        let org = decision.org;
+        let change = Change::Decide(Box::new(decision));
+        match self.store.gate_write(GateWrite::new(change, events)).await? {
+            Written::Done => Ok(()),
+            Written::Overdue => Err(ApprovalError::Expired),
+            _ => Err(self.decided_before(org, id).await?),
+        }
+    }
+
+    async fn decided_before(&self, org: OrgId, id: InvocationId) -> Result<ApprovalError, StoreError> {
+        let found = self.store.invocation(org, id).await?;
+        Ok(match found.map(|found| found.status(self.clock.now())) {
+            None => ApprovalError::NotFound,
+            Some(InvocationStatus::Expired) => ApprovalError::Expired,
+            Some(status) => ApprovalError::Decided(status),
+        })
+    }
+
+    /// The end of a run that never started, and the event of the decision.
+    fn unexecuted(
+        &self,
+        run: &Run,
+        status: RunStatus,
+        outcome: &str,
+        at: DateTime<Utc>,
+    ) -> Result<(Ended, NewEvent), ApprovalError> {
+        let call = JudgedCall::of_run(run, None).ok_or(ApprovalError::NotFound)?;
+        let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
+        let refusal = Refusal::new(ToolErrorCode::PolicyDenied, outcome);
+        let verdict = policy::Verdict {
+            outcome: policy::Outcome::Deny,
+            rule_id: "approval".to_owned(),
+            reason: outcome.to_owned(),
+        };
+        let mut event = self.audit.decision(&call, &verdict, &versions);
+        event.event.actor = acting(&gateway());
+        let ended = self.ended_by_gate(&call, &refusal, &versions);
+        Ok((Ended { status, outcome: outcome.to_owned(), at, ..ended }, event))
+    }
+}
+
+impl WaitingCall {
+    /// The stored request, if it is the one that was recorded. A row that was changed since is not executed.
+    fn bound_request(&self) -> Result<CallRequest, ApprovalError> {
+        let Self { invocation, run } = self;
+        let changed = || ApprovalError::Changed("The request has changed since it was recorded".to_owned());
+        let stored = invocation.request.clone().ok_or_else(changed)?;
+        let request: CallRequest = serde_json::from_value(stored).map_err(|_| changed())?;
+        let CallRequest { caller, target, action, .. } = &request;
+        let bound = run.request_hash.as_ref() == Some(&request.binding().to_string())
+            && request.run.id == run.run_id
+            && (caller.org, caller.session) == (run.org_id, run.session_id)
+            && (json!(caller.actor), &caller.role) == (run.actor.clone(), &run.role_id)
+            && run.lane_id.as_ref() == Some(&target.lane)
+            && run.tool.as_ref() == Some(&target.tool)
+            && run.operation.as_ref() == Some(&target.operation)
+            && action.as_ref().is_some_and(|action| action.id == invocation.id);
+        if bound { Ok(request) } else { Err(changed()) }
+    }
+}
+
+fn approved() -> policy::Verdict {
+    policy::Verdict {
+        outcome: policy::Outcome::Allow,
+        rule_id: "approval".to_owned(),
+        reason: "approved by a person; all checks passed again".to_owned(),
+    }
+}
+
+/// Makes the person who decided the actor of an event.
+fn decided_by(event: &mut NewEvent, by: UserId) {
+    let actor = Claim { actor_type: ActorClass::Human, actor_id: by.to_string() };
+    event.event.actor = acting(&actor);
+}
+
+fn gateway() -> Claim {
+    Claim { actor_type: ActorClass::System, actor_id: "gateway".to_owned() }
+}

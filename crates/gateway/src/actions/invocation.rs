@@ -1,0 +1,230 @@
+//! Invocations: an agent requests an action, the gate decides, and a person approves or denies what needs approval.
+//! Everybody who watches the session learns what waits and what became of it.
+
+use chrono::{DateTime, Utc};
+use gate::{
+    ActionRequest, ApprovalError, CallOutcome, CallRequest, CallResult, Output, RunRequest, SourceError,
+    Tool, ToolScope,
+};
+use policy::Risk;
+use proto::http::{Invocation as WireInvocation, InvokeAction};
+use proto::socket::{ActionOutcome, ServerMessage};
+use proto::{InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode, UserId};
+use serde_json::Value;
+use shares::{OverShare, Party};
+use std::sync::Arc;
+use store::{Invocation, SandboxSession, StoreError};
+
+use super::Actions;
+use crate::sources::{HTTP_TOOLS, tool_name};
+
+/// The reason why an action was not invoked. Nothing was executed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ActionError {
+    #[error("{0}")]
+    Unknown(String),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Actions {
+    /// Takes one invocation from the share of a session.
+    pub(crate) fn take(&self, session: &SandboxSession) -> Result<(), OverShare> {
+        self.rate.take(Party::session(session.id, session.org_id), 1)
+    }
+
+    /// Invokes an action for the agent of a session. The invocation is `None` if it could not be recorded.
+    pub(crate) async fn invoke(
+        &self,
+        session: &SandboxSession,
+        request: InvokeAction,
+    ) -> Result<(CallResult, Option<Invocation>), ActionError> {
+        let InvokeAction { integration, action, params } = request;
+        let scope = ToolScope { org: session.org_id, session: Some(session.id) };
+        let tool = self.find(scope, &integration, &action).await?;
+        let id = InvocationId::from(self.rng.uuid(self.clock.now()));
+        let name = tool_name(&integration, &action);
+        let (role, _) = gate::agent_role(session.mode());
+        let caller = gate::Caller {
+            org: session.org_id,
+            session: Some(session.id),
+            actor: gate::agent(session.id),
+            role: role.to_owned(),
+        };
+        let run = RunRequest {
+            parent: self.gate.turn_of(session.id),
+            ..RunRequest::new_call(id.uuid(), Some(id.to_string()))
+        };
+        let action = ActionRequest { id, integration, action, by_key: false };
+        let names = (lane(tool.risk()), name.as_str());
+        let call = CallRequest::of_action(caller, session.id, names, Value::Object(params), run, action);
+        let result = self.gate.call(call).await;
+        let invocation = self.store.invocation(session.org_id, id).await?;
+        if let Some(waiting) = &invocation {
+            self.announce_request(waiting);
+        }
+        Ok((result, invocation))
+    }
+
+    /// Approves an invocation and executes it.
+    pub(crate) async fn approve(
+        &self,
+        org: OrgId,
+        id: InvocationId,
+        by: UserId,
+    ) -> Result<(CallResult, Option<Invocation>), ApprovalError> {
+        self.check_session(org, id).await?;
+        let result = self.gate.approve(org, id, by).await?;
+        let invocation = self.store.invocation(org, id).await?;
+        if let Some(done) = &invocation {
+            let outcome = match result.outcome {
+                CallOutcome::Success => ActionOutcome::Completed { result: result_of(done) },
+                _ => ActionOutcome::Failed { error: result.text().to_owned() },
+            };
+            self.broadcast(done, ServerMessage::ActionCompleted { invocation_id: id, outcome });
+        }
+        Ok((result, invocation))
+    }
+
+    /// A request of a session that was stopped or deleted has expired.
+    async fn check_session(&self, org: OrgId, id: InvocationId) -> Result<(), ApprovalError> {
+        let found = self.store.invocation(org, id).await?.ok_or(ApprovalError::NotFound)?;
+        let pending = found.status(self.clock.now()) == InvocationStatus::Pending;
+        let Some(session) = found.session_id.filter(|_| pending) else { return Ok(()) };
+        let record = self.store.session_any(session).await?;
+        let ended = record.is_none_or(|record| record.status == SessionStatus::Stopped);
+        if ended { Err(ApprovalError::Expired) } else { Ok(()) }
+    }
+
+    pub(crate) async fn deny(
+        &self,
+        org: OrgId,
+        id: InvocationId,
+        by: UserId,
+    ) -> Result<Option<Invocation>, ApprovalError> {
+        self.gate.deny(org, id, by).await?;
+        let invocation = self.store.invocation(org, id).await?;
+        if let Some(denied) = &invocation {
+            let status = InvocationStatus::Denied;
+            let message = ServerMessage::ActionApprovalResult { invocation_id: id, status, approved_by: by };
+            self.broadcast(denied, message);
+        }
+        Ok(invocation)
+    }
+
+    async fn find(&self, scope: ToolScope, source: &str, action: &str) -> Result<Arc<dyn Tool>, ActionError> {
+        let (policy, name) = (self.gate.policy(), tool_name(source, action));
+        let found = gate::Sources::find(self.sources.as_ref(), &policy, scope, &name).await?;
+        // Only actions have definitions; the platform's own tools are not invoked this way.
+        found.filter(|tool| tool.definition().is_some()).ok_or_else(|| {
+            let known = source == HTTP_TOOLS || self.sources.claims(&policy, &name);
+            ActionError::Unknown(if known {
+                format!("Unknown action: {source}/{action}")
+            } else {
+                format!("Unknown integration: {source}")
+            })
+        })
+    }
+
+    /// Tells everybody who watches the session that an invocation waits.
+    fn announce_request(&self, invocation: &Invocation) {
+        if invocation.status(self.clock.now()) != InvocationStatus::Pending {
+            return;
+        }
+        let message = ServerMessage::ActionApprovalRequest {
+            invocation_id: invocation.id,
+            integration: invocation.integration.clone(),
+            action: invocation.action.clone(),
+            risk_level: invocation.risk,
+            params: invocation.params.clone(),
+            expires_at: invocation.expires_at,
+        };
+        self.broadcast(invocation, message);
+    }
+
+    /// Broadcasts to the session, without waiting: a session that cannot be reached still has its invocation.
+    fn broadcast(&self, invocation: &Invocation, message: ServerMessage) {
+        let Some(session) = invocation.session_id else { return };
+        let hubs = self.hubs.clone();
+        tokio::spawn(async move {
+            let sent = async { hubs.open(session).await?.broadcast(message).await };
+            if let Err(error) = sent.await {
+                tracing::warn!(%error, %session, "an invocation could not be broadcast");
+            }
+        });
+    }
+}
+
+/// The lane of an action, by its risk.
+const fn lane(risk: Risk) -> &'static str {
+    match risk {
+        Risk::Read => "actions.read",
+        Risk::Write => "actions.write",
+        Risk::Danger => "actions.danger",
+    }
+}
+
+/// An invocation as clients see it at this time.
+pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> WireInvocation {
+    let status = invocation.status(now);
+    let run = &invocation.run;
+    let answer = answer_of(invocation);
+    let text = answer.as_ref().map(|answer| gate::shown_text(answer.text()));
+    let failed = matches!(status, InvocationStatus::Failed | InvocationStatus::Unknown);
+    let denied = status == InvocationStatus::Denied;
+    let by_policy = if invocation.decided_by.is_some() { "denied" } else { "policy" };
+    let reason = invocation.mode_reason.clone().unwrap_or_else(|| by_policy.to_owned());
+    let duration = run.completed_at.zip(run.started_at).map(|(end, start)| (end - start).num_milliseconds());
+    let approved = invocation.decided_by.is_some();
+    WireInvocation {
+        id: invocation.id,
+        session_id: invocation.session_id,
+        organization_id: invocation.org_id,
+        integration_id: None,
+        integration: invocation.integration.clone(),
+        action: invocation.action.clone(),
+        risk_level: invocation.risk,
+        mode: invocation.mode,
+        mode_source: invocation.mode_source,
+        params: invocation.params.clone(),
+        status,
+        result: result_of(invocation),
+        error: text.filter(|_| failed),
+        denied_reason: denied.then_some(reason),
+        duration_ms: duration.and_then(|duration| u64::try_from(duration).ok()),
+        approved_by: invocation.decided_by,
+        approved_at: invocation.decided_at.filter(|_| approved),
+        completed_at: run.completed_at,
+        expires_at: invocation.expires_at,
+        created_at: invocation.created_at,
+    }
+}
+
+fn answer_of(invocation: &Invocation) -> Option<CallResult> {
+    serde_json::from_value(invocation.run.answer.clone()?).ok()
+}
+
+/// The result of an invocation that completed, redacted and truncated.
+fn result_of(invocation: &Invocation) -> Value {
+    let answer = answer_of(invocation).filter(|answer| answer.outcome == CallOutcome::Success);
+    answer.and_then(|answer| answer.output).map_or(Value::Null, |output| gate::shown(&value_of(output)))
+}
+
+/// The value that a tool returned: what it calls its `response`, or else all of its data, or else its text.
+fn value_of(output: Output) -> Value {
+    match output.data {
+        None => Value::String(output.text),
+        Some(mut data) if data.len() == 1 => match data.remove("response") {
+            Some(response) => response,
+            None => Value::Object(data),
+        },
+        Some(data) => Value::Object(data),
+    }
+}
+
+/// Whether a call failed because its parameters were invalid.
+pub(crate) fn is_invalid(result: &CallResult) -> bool {
+    result.outcome == CallOutcome::Failed(ToolErrorCode::InvalidRequest)
+}

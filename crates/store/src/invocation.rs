@@ -1,0 +1,169 @@
+//! Invocations of actions: what they have beside their runs. Whether one waits, runs or has ended is in the row of its run,
+//! which only the gate's writer changes.
+
+use chrono::{DateTime, Utc};
+use proto::{
+    ActionMode, InvocationId, InvocationStatus, ModeSource, OrgId, Risk, RunStatus, SessionId, UserId,
+};
+use sqlx::types::{Json, JsonValue};
+use uuid::Uuid;
+
+use crate::db::{find, read};
+use crate::row::{JsonText, from_row, word};
+use crate::{Store, StoreError};
+
+/// The invocation of a new run.
+#[derive(Clone, Debug)]
+pub struct NewInvocation {
+    pub id: InvocationId,
+    pub integration: String,
+    pub action: String,
+    pub risk: Risk,
+    pub mode: ActionMode,
+    pub mode_source: ModeSource,
+    pub mode_reason: Option<String>,
+    /// Redacted and truncated.
+    pub params: JsonText,
+    pub definition_hash: Option<String>,
+    pub by_key: bool,
+    /// Set if the run waits for approval.
+    pub waiting: Option<Waiting>,
+}
+
+/// What is stored while an invocation waits.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// The complete request, which is executed if it is approved.
+    pub request: JsonText,
+    pub expires_at: DateTime<Utc>,
+    /// The session may have fewer than this many requests waiting.
+    pub limit: u64,
+}
+
+/// An invocation with the state of its run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Invocation {
+    pub org_id: OrgId,
+    pub run_id: String,
+    pub id: InvocationId,
+    pub session_id: Option<SessionId>,
+    pub integration: String,
+    pub action: String,
+    pub risk: Risk,
+    pub mode: ActionMode,
+    pub mode_source: ModeSource,
+    pub mode_reason: Option<String>,
+    pub params: JsonValue,
+    pub definition_hash: Option<String>,
+    pub request: Option<JsonValue>,
+    pub by_key: bool,
+    pub expires_at: Option<DateTime<Utc>>,
+    pub decided_by: Option<UserId>,
+    pub decided_at: Option<DateTime<Utc>>,
+    pub created_at: DateTime<Utc>,
+    pub run: InvocationRun,
+}
+
+/// The part of its run that an invocation shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InvocationRun {
+    pub status: RunStatus,
+    pub request_hash: Option<String>,
+    pub outcome: Option<String>,
+    pub answer: Option<JsonValue>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub completed_at: Option<DateTime<Utc>>,
+}
+
+impl Invocation {
+    /// The status at this time. A request that nobody decided in time has expired, whether that was recorded or not.
+    pub fn status(&self, now: DateTime<Utc>) -> InvocationStatus {
+        let overdue = self.expires_at.is_some_and(|at| now >= at);
+        match self.run.status {
+            RunStatus::Created if overdue => InvocationStatus::Expired,
+            RunStatus::Created => InvocationStatus::Pending,
+            RunStatus::Running => InvocationStatus::Executing,
+            RunStatus::Completed => InvocationStatus::Completed,
+            RunStatus::Denied => InvocationStatus::Denied,
+            RunStatus::Cancelled => InvocationStatus::Expired,
+            RunStatus::Failed if self.run.outcome.as_deref() == Some("unknown") => InvocationStatus::Unknown,
+            RunStatus::Failed => InvocationStatus::Failed,
+        }
+    }
+}
+
+macro_rules! invocations {
+    ($rest:literal) => {
+        concat!(
+            "SELECT i.org_id, i.run_id, i.id, i.session_id, i.integration, i.action, i.risk, i.mode, i.mode_source,
+            i.mode_reason, i.params, i.definition_hash, i.request, i.by_key, i.expires_at, i.decided_by, i.decided_at,
+            i.created_at, r.status, r.request_hash, r.outcome, r.answer, r.started_at, r.completed_at
+            FROM invocations i JOIN runs r ON r.org_id = i.org_id AND r.run_id = i.run_id ",
+            $rest
+        )
+    };
+}
+
+from_row!(inline Invocation, row => Invocation {
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    run_id: row.try_get("run_id")?,
+    id: row.try_get::<Uuid, _>("id")?.into(),
+    session_id: row.try_get::<Option<Uuid>, _>("session_id")?.map(Into::into),
+    integration: row.try_get("integration")?,
+    action: row.try_get("action")?,
+    risk: word(row.try_get("risk")?)?,
+    mode: word(row.try_get("mode")?)?,
+    mode_source: word(row.try_get("mode_source")?)?,
+    mode_reason: row.try_get("mode_reason")?,
+    params: row.try_get::<Json<_>, _>("params")?.0,
+    definition_hash: row.try_get("definition_hash")?,
+    request: row.try_get::<Option<Json<_>>, _>("request")?.map(|json| json.0),
+    by_key: row.try_get("by_key")?,
+    expires_at: row.try_get("expires_at")?,
+    decided_by: row.try_get::<Option<Uuid>, _>("decided_by")?.map(Into::into),
+    decided_at: row.try_get("decided_at")?,
+    created_at: row.try_get("created_at")?,
+    run: InvocationRun {
+        status: word(row.try_get("status")?)?,
+        request_hash: row.try_get("request_hash")?,
+        outcome: row.try_get("outcome")?,
+        answer: row.try_get::<Option<Json<_>>, _>("answer")?.map(|json| json.0),
+        started_at: row.try_get("started_at")?,
+        completed_at: row.try_get("completed_at")?,
+    },
+});
+
+impl Store {
+    pub async fn invocation(&self, org: OrgId, id: InvocationId) -> Result<Option<Invocation>, StoreError> {
+        const SQL: &str = invocations!("WHERE i.org_id = $1 AND i.id = $2");
+        let (org, id) = (org.uuid(), id.uuid());
+        Ok(find!(self, SQL, org, id)?)
+    }
+
+    /// The newest invocations of a session.
+    pub async fn session_invocations(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        limit: i64,
+    ) -> Result<Vec<Invocation>, StoreError> {
+        const SQL: &str = invocations!(
+            "WHERE i.org_id = $1 AND i.session_id = $2 ORDER BY i.created_at DESC, i.run_id DESC LIMIT $3"
+        );
+        let (org, session) = (org.uuid(), session.uuid());
+        Ok(
+            read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).bind(limit).fetch_all(pool).await)?,
+        )
+    }
+
+    /// The invocations that nobody decided in time and whose runs still wait.
+    pub async fn overdue_invocations(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Invocation>, StoreError> {
+        const SQL: &str =
+            invocations!("WHERE r.status = 'created' AND i.expires_at <= $1 ORDER BY i.expires_at LIMIT $2");
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(now).bind(limit).fetch_all(pool).await)?)
+    }
+}

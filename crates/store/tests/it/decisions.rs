@@ -1,0 +1,98 @@
+//! Runs that wait for approval: of an approval, a denial and an expiry, one succeeds.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use proto::{ActionMode, InvocationStatus, ModeSource, Risk, RunStatus};
+use serde_json::json;
+use store::{
+    Change, Ended, GateWrite, JsonText, NewInvocation, NewRun, RunDecision, RunVerdict, Store, Waiting,
+    Written,
+};
+
+use crate::backend::{Backend, on_both};
+use crate::gate::{begin, done, end, ended, event, org, run};
+
+on_both! {
+    of_an_approval_and_an_expiry_one_succeeds
+    a_decision_counts_only_in_time
+}
+
+async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
+    let new = NewRun { waits: true, ..run(id) };
+    let expires_at = new.created_at + TimeDelta::minutes(5);
+    let invocation = NewInvocation {
+        id: uuid::Uuid::from_u128(number).into(),
+        integration: "tools".to_owned(),
+        action: "weather.look".to_owned(),
+        risk: Risk::Write,
+        mode: ActionMode::RequireApproval,
+        mode_source: ModeSource::InferredDefault,
+        mode_reason: None,
+        params: JsonText::of(&json!({})),
+        definition_hash: None,
+        by_key: false,
+        waiting: Some(Waiting { request: JsonText::of(&json!({"a": 1})), expires_at, limit: 10 }),
+    };
+    let write = begin(new, vec![event(&format!("wait-{id}"), id)]);
+    done(store, GateWrite { invocation: Some(Box::new(invocation)), ..write }).await;
+    expires_at
+}
+
+fn decision(id: &str, at: DateTime<Utc>, verdict: RunVerdict) -> GateWrite {
+    let decision = RunDecision { org: org(), run_id: id.to_owned(), by: None, at, verdict };
+    let name = format!("decide-{id}-{}", uuid::Uuid::new_v4().simple());
+    GateWrite::new(Change::Decide(Box::new(decision)), vec![event(&name, id)])
+}
+
+fn start() -> RunVerdict {
+    RunVerdict::Start { instance: "here".to_owned() }
+}
+
+fn over(status: RunStatus) -> Box<Ended> {
+    Box::new(Ended { status, ..*ended("expired") })
+}
+
+async fn of_an_approval_and_an_expiry_one_succeeds(backend: &Backend) {
+    let store = &backend.store;
+    for number in 0..20_u128 {
+        let id = format!("run-{number:04}");
+        let expires_at = wait(store, &id, number).await;
+        let approval = decision(&id, expires_at - TimeDelta::milliseconds(1), start());
+        let expiry = decision(&id, expires_at, RunVerdict::Expire(over(RunStatus::Cancelled)));
+        // Either may be first in the queue.
+        let (approved, expired) = if number.is_multiple_of(2) {
+            tokio::join!(store.gate_write(approval), store.gate_write(expiry))
+        } else {
+            let (expired, approved) = tokio::join!(store.gate_write(expiry), store.gate_write(approval));
+            (approved, expired)
+        };
+        let (approved, expired) = (approved.unwrap(), expired.unwrap());
+        assert_eq!(
+            matches!(approved, Written::Done),
+            matches!(expired, Written::NotYours),
+            "{approved:?} {expired:?}"
+        );
+        let found = store.invocation(org(), uuid::Uuid::from_u128(number).into()).await.unwrap().unwrap();
+        assert_eq!(found.request, None, "the request is not kept");
+        let status = found.status(expires_at);
+        let expected = if matches!(approved, Written::Done) {
+            InvocationStatus::Executing
+        } else {
+            InvocationStatus::Expired
+        };
+        assert_eq!(status, expected);
+    }
+}
+
+async fn a_decision_counts_only_in_time(backend: &Backend) {
+    let store = &backend.store;
+    let expires_at = wait(store, "run-0001", 1).await;
+    let early = expires_at - TimeDelta::milliseconds(1);
+    let write = async |at, verdict| store.gate_write(decision("run-0001", at, verdict)).await.unwrap();
+    assert!(matches!(write(expires_at, start()).await, Written::Overdue));
+    assert!(matches!(write(expires_at, RunVerdict::Deny(over(RunStatus::Denied))).await, Written::Overdue));
+    assert!(matches!(write(early, RunVerdict::Expire(over(RunStatus::Cancelled))).await, Written::NotYours));
+    let other = store.gate_write(end("run-0001", "here", "done")).await.unwrap();
+    assert!(matches!(other, Written::NotYours), "a run that waits is not ended by an instance: {other:?}");
+    assert!(matches!(write(early, RunVerdict::Deny(over(RunStatus::Denied))).await, Written::Done));
+    assert!(matches!(write(early, start()).await, Written::NotYours), "it has been denied");
+}
