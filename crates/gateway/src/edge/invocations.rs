@@ -36,7 +36,7 @@ pub(super) async fn invoke(
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
     match perform(&app, session, request).await {
-        Ok((result, invocation)) => Ok(render(&app, result, invocation)),
+        Ok((result, invocation)) => Ok(render(&app, &result, invocation)),
         Err(refusal) => Err(record(&app, &caller, refusal).await),
     }
 }
@@ -76,8 +76,8 @@ async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError 
     }
 }
 
-fn render(app: &AppState, result: CallResult, invocation: Option<Invocation>) -> Response {
-    let Some(invocation) = invocation else { return unrecorded(&result).into_response() };
+fn render(app: &AppState, result: &CallResult, invocation: Option<Invocation>) -> Response {
+    let Some(invocation) = invocation else { return unrecorded(result).into_response() };
     let invocation = shown_invocation(&invocation, app.clock.now());
     let text = gate::shown_text(result.text());
     match invocation.status {
@@ -93,7 +93,7 @@ fn render(app: &AppState, result: CallResult, invocation: Option<Invocation>) ->
             let body = InvocationDenied { invocation, error, code: ErrorCode::ActionDenied };
             (StatusCode::FORBIDDEN, Json(body)).into_response()
         }
-        _ if is_invalid(&result) => ApiError::bad_request(text).into_response(),
+        _ if is_invalid(result) => ApiError::bad_request(text).into_response(),
         _ => failed(&text).into_response(),
     }
 }
@@ -239,7 +239,7 @@ async fn decide(
     if approves {
         let decided = app.actions.approve(org, id, user.id).await;
         let (result, invocation) = decided.map_err(|error| refused(error, "approve"))?;
-        return Ok(render(app, result, invocation));
+        return Ok(render(app, &result, invocation));
     }
     let denied = app.actions.deny(org, id, user.id).await.map_err(|error| refused(error, "deny"))?;
     let invocation = shown_invocation(&denied.ok_or_else(not_found)?, app.clock.now());

@@ -89,21 +89,22 @@ pub(crate) fn automation_run_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, 
     keys
 }
 
-/// The waiting runs that a plan must know, and the sessions whose waiting runs it must count, as of a time.
-pub(crate) fn waiting_keys(
-    writes: &[Arc<PreparedWrite>],
-) -> (Vec<(OrgId, &str)>, Vec<(OrgId, SessionId, DateTime<Utc>)>) {
-    let (mut runs, mut sessions) = (Vec::new(), Vec::new());
-    for prepared in writes {
-        match &prepared.write.change {
-            Change::Decide(decision) => runs.push((decision.org, decision.run_id.as_str())),
-            Change::Begin(run) if run.waits => {
-                sessions.extend(run.session_id.map(|session| (run.org_id, session, run.created_at)));
-            }
-            _ => {}
-        }
-    }
-    (runs, sessions)
+/// The waiting runs that a plan must know.
+pub(crate) fn decided_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, &str)> {
+    let decided = writes.iter().filter_map(|prepared| match &prepared.write.change {
+        Change::Decide(decision) => Some((decision.org, decision.run_id.as_str())),
+        _ => None,
+    });
+    decided.collect()
+}
+
+/// The sessions whose waiting runs a plan must count, as of a time.
+pub(crate) fn waiting_sessions(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, SessionId, DateTime<Utc>)> {
+    let waiting = writes.iter().filter_map(|prepared| match &prepared.write.change {
+        Change::Begin(run) if run.waits => Some((run.org_id, run.session_id?, run.created_at)),
+        _ => None,
+    });
+    waiting.collect()
 }
 
 /// A run references this many events of one write: the view `events_of_runs` reads no further.

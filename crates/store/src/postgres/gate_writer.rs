@@ -14,8 +14,8 @@ use super::Postgres;
 use crate::gate::completion::{OPEN_RUN_LOCKED, OpenRun};
 use crate::gate::decision::{EXPIRY, Expiry, WAITING, WaitingCount};
 use crate::gate::plan::{
-    ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys, link, plan,
-    run_keys, waiting_keys,
+    ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
+    decided_keys, link, plan, run_keys, waiting_sessions,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -143,12 +143,11 @@ async fn read_existing(
         existing.automation_runs.extend(found.map(|run: OpenRun| ((org, id), run)));
     }
     // Few runs wait for approval, so each is read by itself.
-    let (runs, sessions) = waiting_keys(writes);
-    for (org, run) in runs {
+    for (org, run) in decided_keys(writes) {
         let found = sqlx::query_as(EXPIRY).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
         existing.expiries.extend(found.map(|Expiry(at)| ((org, run.to_owned()), at)));
     }
-    for (org, session, at) in sessions {
+    for (org, session, at) in waiting_sessions(writes) {
         let WaitingCount(count) = sqlx::query_as(WAITING)
             .bind(org.uuid())
             .bind(session.uuid())

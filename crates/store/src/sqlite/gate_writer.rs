@@ -17,8 +17,8 @@ use super::writer::WriteLock;
 use crate::gate::completion::{OPEN_RUN, OpenRun};
 use crate::gate::decision::{EXPIRY, Expiry, WAITING, WaitingCount};
 use crate::gate::plan::{
-    ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys, link, plan,
-    run_keys, waiting_keys,
+    ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
+    decided_keys, link, plan, run_keys, waiting_sessions,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -177,13 +177,12 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
             existing.automation_runs.insert((org, id), run);
         }
     }
-    let (runs, sessions) = waiting_keys(writes);
-    for (org, run) in runs {
+    for (org, run) in decided_keys(writes) {
         if let Some(Expiry(at)) = find::<Expiry>(tx, EXPIRY, &[&org.uuid(), &run])? {
             existing.expiries.insert((org, run.to_owned()), at);
         }
     }
-    for (org, session, at) in sessions {
+    for (org, session, at) in waiting_sessions(writes) {
         let at = time_text(at);
         let WaitingCount(count) =
             find(tx, WAITING, &[&org.uuid(), &session.uuid(), &at])?.unwrap_or(WaitingCount(0));

@@ -39,7 +39,7 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
 
 fn decision(id: &str, at: DateTime<Utc>, verdict: RunVerdict) -> GateWrite {
     let decision = RunDecision { org: org(), run_id: id.to_owned(), by: None, at, verdict };
-    let name = format!("decide-{id}-{}", uuid::Uuid::new_v4().simple());
+    let name = format!("decide-{id}-{}", u64::from_le_bytes(clock::Rng::system().bytes()));
     GateWrite::new(Change::Decide(Box::new(decision)), vec![event(&name, id)])
 }
 
