@@ -4,6 +4,7 @@
 //! The recorder and the proxy are outside the program under test, so an invariant is never checked only by
 //! the program that must uphold it.
 
+mod acp;
 mod agent;
 mod effects;
 mod fault;
@@ -16,7 +17,8 @@ mod serve;
 mod tls;
 mod vendor;
 
-pub use agent::{Abort, AgentBehavior, AgentRequest, FakeAgent, Turn};
+pub use self::agent::{Abort, AgentBehavior, AgentRequest, FakeAgent, Turn};
+pub use acp::{Acp, AcpServer};
 pub use effects::{Effect, EffectRecorder, Plan};
 pub use fault::{Counts, Direction, FaultProxy};
 pub use forge::Forge;

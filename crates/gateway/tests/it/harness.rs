@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use agent::AgentType;
 use axum::Router;
 use clock::{Clock, Rng};
 use gateway::config::Config;
@@ -53,6 +55,8 @@ pub(crate) fn through(url: &str, address: SocketAddr) -> String {
 pub(crate) struct Setup {
     settings: BTreeMap<String, String>,
     clock: Clock,
+    /// The default type if `None`.
+    agent_type: Option<Arc<dyn AgentType>>,
     dir: TempDir,
 }
 
@@ -65,7 +69,7 @@ impl Setup {
         // The readiness check looks for the sandbox engine on the PATH; this placeholder is never executed.
         std::fs::write(bin.join("bwrap"), "").unwrap();
         std::fs::set_permissions(bin.join("bwrap"), PermissionsExt::from_mode(0o755)).unwrap();
-        let setup = Self { settings: BTreeMap::new(), clock: Clock::system(), dir };
+        let setup = Self { settings: BTreeMap::new(), clock: Clock::system(), agent_type: None, dir };
         let data = setup.data_dir();
         setup
             .set("PATH", bin.to_str().unwrap())
@@ -103,6 +107,10 @@ impl Setup {
         Self { clock: clock.clone(), ..self }
     }
 
+    pub(crate) fn agent_type(self, agent_type: Arc<dyn AgentType>) -> Self {
+        Self { agent_type: Some(agent_type), ..self }
+    }
+
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
     }
@@ -117,7 +125,11 @@ impl Setup {
     }
 
     pub(crate) async fn try_start(&self) -> Result<Gateway, StartError> {
-        let start = Gateway::start(self.config(), Insecure::Refused, self.clock.clone(), Rng::system());
+        let (config, clock, rng) = (self.config(), self.clock.clone(), Rng::system());
+        let Some(agent_type) = self.agent_type.clone() else {
+            return within(Box::pin(Gateway::start(config, Insecure::Refused, clock, rng))).await;
+        };
+        let start = Gateway::start_with_agent(agent_type, config, Insecure::Refused, (clock, rng));
         within(Box::pin(start)).await
     }
 

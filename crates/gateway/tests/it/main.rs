@@ -56,6 +56,7 @@ mod model_proxy;
 mod models;
 mod modes;
 // Live sessions.
+mod live_acp;
 mod live_agent;
 mod live_automations;
 mod live_budget;
