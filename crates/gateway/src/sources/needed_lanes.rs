@@ -49,13 +49,14 @@ mod tests {
         let older = lanes.replace("start_services, run_command, write_file]", "start_services]");
         let older =
             older.replace("        - {role: OPERATOR, tool: run_command, scope: [case_id, run_id]}\n", "");
-        let older = Policy::load(Files { lanes: Some(&older), ..Files::default() }).unwrap();
+        let load = |lanes: &str, roles: &str| {
+            Policy::load(Files { lanes: Some(lanes), roles: Some(roles), tools: None })
+        };
+        let roles = include_str!("../../../../policy/roles.yaml");
+        let older = load(&older, roles).unwrap();
         assert_eq!(missing_lanes(&older), ["the lane session.change does not allow run_command, write_file"]);
-        let roles = include_str!("../../../../policy/roles.yaml").replace("git.read, ", "");
-        let without = lanes.replace("lane_id: git.read", "lane_id: git.other");
-        let roles = roles.replace("git.publish,", "git.other, git.publish,");
-        let without =
-            Policy::load(Files { lanes: Some(&without), roles: Some(&roles), tools: None }).unwrap();
+        let renamed = |text: &str| text.replace("git.read", "git.other");
+        let without = load(&renamed(lanes), &renamed(roles)).unwrap();
         assert_eq!(missing_lanes(&without), ["there is no lane git.read, so calls of git.fetch are refused"]);
     }
 }
