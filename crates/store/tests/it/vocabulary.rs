@@ -31,6 +31,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("runs.status", words!(RunStatus)),
         ("configurations.kind", words!(ConfigurationKind)),
         ("configurations.status", words!(ConfigurationStatus)),
+        ("connector_tools.risk", words!(Risk)),
+        ("connectors.default_risk", words!(Risk)),
         ("egress_policies.mode", words!(EgressMode)),
         ("egress_records.kind", words!(EgressKind)),
         ("egress_records.outcome", words!(EgressOutcome)),
