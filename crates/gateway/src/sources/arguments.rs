@@ -1,6 +1,7 @@
 //! Checks the arguments of tools and actions against their JSON Schemas, and names every violation with its field and
 //! limit. The messages reach the agent and the ledger, so they never repeat a value.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
@@ -90,9 +91,40 @@ pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), Str
     let patterns = PatternOptions::regex().size_limit(MAX_PATTERN);
     let options = jsonschema::options().with_pattern_options(patterns);
     let validator = options.build(schema).map_err(|_| "the schema of this action is wrong".to_owned())?;
-    match first(LISTED, validator.iter_errors(parameters), |error| describe(&error)) {
+    let mut names = BTreeSet::new();
+    collect_names(schema, &mut names);
+    match first(LISTED, validator.iter_errors(parameters), |error| describe_action(&error, &names)) {
         None => Ok(()),
         Some(problems) => Err(format!("Invalid params: {problems}")),
+    }
+}
+
+/// The names of fields in a schema. Only these are repeated in messages: others are the caller's content, and a message is
+/// recorded in the ledger.
+fn collect_names<'a>(schema: &'a Value, names: &mut BTreeSet<&'a str>) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::Object(properties)) = fields.get("properties") {
+                names.extend(properties.keys().map(String::as_str));
+            }
+            fields.values().for_each(|value| collect_names(value, names));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_names(item, names)),
+        _ => {}
+    }
+}
+
+fn describe_action(error: &ValidationError<'_>, names: &BTreeSet<&str>) -> String {
+    let pointer = error.instance_path().to_string();
+    let mut parts = pointer.split('/').skip(1);
+    if !parts.all(|part| part.parse::<usize>().is_ok() || names.contains(part)) {
+        return "a field that the schema does not name does not fit it".to_owned();
+    }
+    match error.kind() {
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            format!("{} must not have other fields ({} found)", field(&pointer), unexpected.len())
+        }
+        _ => describe(error),
     }
 }
 
@@ -215,6 +247,12 @@ mod tests {
             said,
             "Invalid params: a is required, m must be at least 2, n must be at most 3, s must be a text"
         );
+        let closed = json!({"additionalProperties": false, "properties": {"s": {}}});
+        let said = check_schema(&closed, &json!({"canary": 1})).unwrap_err();
+        assert_eq!(said, "Invalid params: the arguments must not have other fields (1 found)");
+        let texts = json!({"additionalProperties": {"type": "string"}});
+        let said = check_schema(&texts, &json!({"canary": 1})).unwrap_err();
+        assert_eq!(said, "Invalid params: a field that the schema does not name does not fit it");
         assert_eq!(check_schema(&json!({}), &json!({"anything": 1})), Ok(()));
         for hostile in [
             json!({"properties": {"s": {"$ref": "http://127.0.0.1/schema"}}}),

@@ -89,7 +89,6 @@ fn of_organization(things: &Things) -> Vec<Probe> {
     let unknown = some_uuid();
     let email = |role: &str| json!({"email": format!("{}@new.example", some_uuid()), "role": role});
     let configuration = format!("/v1/configurations/{}", things.configuration);
-    let connector = format!("/v1/connectors/{unknown}");
     let null = || Value::Null;
     vec![
         probe("GET /v1/usage", Act::ReadOrganization, "/v1/usage", null()),
@@ -116,32 +115,6 @@ fn of_organization(things: &Things) -> Vec<Probe> {
         probe("GET /v1/egress/records", Act::ReadOrganization, "/v1/egress/records", null()),
         probe("GET /v1/action-modes", Act::ReadOrganization, "/v1/action-modes", null()),
         probe("PUT /v1/action-modes", Act::ManageOrganization, "/v1/action-modes", json!({})),
-        probe("GET /v1/connectors", Act::ManageOrganization, "/v1/connectors", null()),
-        probe("POST /v1/connectors", Act::ManageOrganization, "/v1/connectors", json!({})),
-        probe("POST /v1/connectors/validate", Act::ManageOrganization, "/v1/connectors/validate", json!({})),
-        probe("GET /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
-        probe("PATCH /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, json!({})),
-        probe("DELETE /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
-        probe(
-            "POST /v1/connectors/{connectorId}/review",
-            Act::ManageOrganization,
-            &format!("{connector}/review"),
-            json!({"tools": {}}),
-        ),
-        probe("GET /v1/integrations", Act::ReadOrganization, "/v1/integrations", null()),
-        probe("POST /v1/integrations", Act::ManageOrganization, "/v1/integrations", json!({})),
-        probe(
-            "PATCH /v1/integrations/{integrationId}",
-            Act::ManageOrganization,
-            &format!("/v1/integrations/{unknown}"),
-            json!({"status": "active"}),
-        ),
-        probe(
-            "DELETE /v1/integrations/{integrationId}",
-            Act::ManageOrganization,
-            &format!("/v1/integrations/{unknown}"),
-            null(),
-        ),
         probe("GET /v1/repos", Act::ReadWorkspaces, "/v1/repos", null()),
         probe(
             "POST /v1/repos",
@@ -284,6 +257,41 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
         probe("GET /proliferate/{id}/diff", Act::EnterSandbox, &at("/diff"), null()),
         probe("GET /proliferate/{id}/logs", Act::EnterSandbox, &at("/logs"), null()),
         probe("POST /proliferate/{id}/tools/{tool}", Act::CallPlatformTool, &tool, call),
+    ]
+}
+
+fn of_actions(things: &Things) -> Vec<Probe> {
+    let at = |rest: &str| format!("/proliferate/{}{rest}", things.session);
+    let unknown = some_uuid();
+    let connector = format!("/v1/connectors/{unknown}");
+    let null = || Value::Null;
+    vec![
+        probe("GET /v1/connectors", Act::ManageOrganization, "/v1/connectors", null()),
+        probe("POST /v1/connectors", Act::ManageOrganization, "/v1/connectors", json!({})),
+        probe("POST /v1/connectors/validate", Act::ManageOrganization, "/v1/connectors/validate", json!({})),
+        probe("GET /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
+        probe("PATCH /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, json!({})),
+        probe("DELETE /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
+        probe(
+            "POST /v1/connectors/{connectorId}/review",
+            Act::ManageOrganization,
+            &format!("{connector}/review"),
+            json!({"tools": {}}),
+        ),
+        probe("GET /v1/integrations", Act::ReadOrganization, "/v1/integrations", null()),
+        probe("POST /v1/integrations", Act::ManageOrganization, "/v1/integrations", json!({})),
+        probe(
+            "PATCH /v1/integrations/{integrationId}",
+            Act::ManageOrganization,
+            &format!("/v1/integrations/{unknown}"),
+            json!({"status": "active"}),
+        ),
+        probe(
+            "DELETE /v1/integrations/{integrationId}",
+            Act::ManageOrganization,
+            &format!("/v1/integrations/{unknown}"),
+            null(),
+        ),
         probe("GET /proliferate/{id}/actions/available", Act::ReadActions, &at("/actions/available"), null()),
         probe("POST /proliferate/{id}/actions/invoke", Act::InvokeAction, &at("/actions/invoke"), json!({})),
         probe(
@@ -418,6 +426,7 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
         of_automations(),
         of_sessions(things, user),
         of_apps(things),
+        of_actions(things),
         of_contract(things),
     ];
     all.concat()

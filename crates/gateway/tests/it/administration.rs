@@ -14,7 +14,7 @@ type Step = (&'static str, &'static str, Value, [&'static str; 3]);
 
 /// The changes in an order in which each finds what it changes. `{…}` in a path is an id from an earlier answer.
 fn steps() -> Vec<Step> {
-    secret_file_steps().into_iter().chain(other_steps()).collect()
+    secret_file_steps().into_iter().chain(other_steps()).chain(workspace_steps()).collect()
 }
 
 fn secret_file_steps() -> Vec<Step> {
@@ -36,7 +36,6 @@ fn secret_file_steps() -> Vec<Step> {
 
 fn other_steps() -> Vec<Step> {
     let egress = json!({"mode": "open", "allow": [], "deny": ["bad.example"]});
-    let repo = json!({"url": "https://git.example/acme/app.git"});
     vec![
         (
             "POST /v1/members",
@@ -85,6 +84,12 @@ fn other_steps() -> Vec<Step> {
             json!({"key": "tools:weather", "mode": "deny"}),
             ["policy_change", "tools:weather", "deny"],
         ),
+    ]
+}
+
+fn workspace_steps() -> Vec<Step> {
+    let repo = json!({"url": "https://git.example/acme/app.git"});
+    vec![
         (
             "POST /v1/configurations",
             "/v1/configurations",

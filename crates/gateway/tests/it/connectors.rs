@@ -147,8 +147,8 @@ async fn a_definition_must_be_reviewed_and_a_change_of_it_needs_approval_again()
         assert_eq!(changed["changes"][0]["path"], "/description");
         assert_eq!(changed["changes"][0]["before"], "Echoes");
         assert_eq!(changed["reviewedDefinition"], echo("Echoes"));
-        let stale = world.ask("POST", &review, &json!({"tools": {"echo": new["hash"]}})).await;
-        assert_eq!(stale.status, 409, "{}", stale.text());
+        let outdated = world.ask("POST", &review, &json!({"tools": {"echo": new["hash"]}})).await;
+        assert_eq!(outdated.status, 409, "{}", outdated.text());
 
         world.script.lock().tools = json!([echo("Echoes")]);
         assert_eq!(state(&world.tool(&path).await)[0], "reviewed");
