@@ -12,6 +12,9 @@ use shares::Held;
 
 /// The delay before another attempt when the agent's history could not be read.
 const RETRY: Duration = Duration::from_secs(5);
+/// The delay before a second look at an idle agent that has not answered its prompt: one that has just stored the prompt
+/// is about to start.
+const ABOUT_TO_START: Duration = Duration::from_secs(1);
 /// Longer histories are parsed off the async workers.
 const PARSED_AT_ONCE: usize = 64 * 1024;
 const READ: &str = "read the history";
@@ -69,7 +72,10 @@ impl Session {
         let was_aborted = turn.cancellation.as_ref().is_some_and(|cancellation| cancellation.aborts > 0);
         let has_stopped = was_aborted && !is_aborting && !history.busy;
         let Some(translator) = self.sandbox.translator() else { return Ok(()) };
-        let is_abandoned = !is_cancelled && translator.is_abandoned(&history);
+        let is_abandoned = translator.is_abandoned(&history) && !is_cancelled;
+        if self.seems_abandoned_first(is_abandoned) {
+            return Ok(());
+        }
         if history.has(&prompt) && !is_abandoned {
             let requests = std::mem::take(&mut history.requests);
             let out = self.compare(history, now).await;
@@ -80,9 +86,7 @@ impl Session {
             self.apply(pending.unwrap_or_default()).await?;
             return self.apply(cancelled.unwrap_or_default()).await;
         }
-        if is_sending {
-            return Ok(());
-        }
+        let Some(translator) = self.sandbox.translator().filter(|_| !is_sending) else { return Ok(()) };
         let out = if is_cancelled {
             translator.cancel(now)
         } else if translator.has_refused() {
@@ -95,6 +99,16 @@ impl Session {
             self.sandbox.translator().map(|translator| translator.give_up(lost, now)).unwrap_or_default()
         };
         self.apply(out).await
+    }
+
+    /// Whether a turn seems abandoned for the first time. Then the history is read again before the prompt is sent again.
+    fn seems_abandoned_first(&mut self, is_abandoned: bool) -> bool {
+        let Some(turn) = self.turn.running_mut() else { return false };
+        turn.seems_abandoned = is_abandoned && !turn.seems_abandoned;
+        if turn.seems_abandoned {
+            turn.check.set(ABOUT_TO_START);
+        }
+        turn.seems_abandoned
     }
 
     /// Computes what the history adds to what was already broadcast. A long history is processed off the async workers:

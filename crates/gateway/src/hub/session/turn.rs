@@ -25,6 +25,8 @@ pub(super) struct RunningTurn {
     pub(super) history: Option<JoinHandle<Result<HistoryRead, AgentError>>>,
     /// Fires when it is time to check whether a turn that seems over has really ended.
     pub(super) check: Timer,
+    /// Whether the last history showed an idle agent that has not answered the prompt.
+    pub(super) seems_abandoned: bool,
     /// The outcome, once it is logged.
     pub(super) outcome: Option<TurnOutcome>,
 }
@@ -63,6 +65,7 @@ impl Turn {
             cancellation: None,
             history: None,
             check: Timer::default(),
+            seems_abandoned: false,
             outcome: None,
         }))
     }
