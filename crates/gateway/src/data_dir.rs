@@ -14,7 +14,7 @@ use files::FileWork;
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 const LOCK: &str = "serving.lock";
@@ -52,7 +52,7 @@ impl DataDir {
             .open(path.join(LOCK))
             .map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::Served { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -82,6 +82,8 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.path.join(ADDRESS));
+        // Closing the file is not enough: a process that another thread forks at this moment has it open, too.
+        let _ = self.lock.unlock();
     }
 }
 

@@ -93,7 +93,10 @@ pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), Str
     let validator = options.build(schema).map_err(|_| "the schema of this action is wrong".to_owned())?;
     let mut names = BTreeSet::new();
     collect_names(schema, &mut names);
-    match first(LISTED, validator.iter_errors(parameters), |error| describe_action(&error, &names)) {
+    let errors = validator.iter_errors(parameters);
+    // A set, because many fields that the schema does not name have the same description.
+    let problems: BTreeSet<_> = errors.map(|error| describe_action(&error, &names)).collect();
+    match first(LISTED, problems, |problem| problem) {
         None => Ok(()),
         Some(problems) => Err(format!("Invalid params: {problems}")),
     }

@@ -92,7 +92,10 @@ async fn an_action_is_executed_denied_or_waits_by_its_mode() {
         assert!(body["error"].as_str().unwrap().contains("the mode of the tool is deny"), "{body}");
         let (status, body) = invoke(&world, &token, own, "effect.write", json!({"note": 7, "more": 1})).await;
         let said = body["error"].as_str().unwrap();
-        assert!(status == 400 && said.contains("note must be a text") && said.contains("more"), "{said}");
+        assert!(
+            status == 400 && said.contains("note must be a text") && said.contains("must not have other"),
+            "{said}"
+        );
         let path = request(&world, &token, own).await;
         assert_eq!(world.effects(), 1, "nothing but the allowed action was executed");
         let (_, body) = get(&world, &token, &path).await;

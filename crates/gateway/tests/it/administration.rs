@@ -162,7 +162,8 @@ fn workspace_steps() -> Vec<Step> {
 }
 
 /// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 15] = [
+    ("POST /v1/invocations/", "a decision about a request is an event of its run"),
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
     ("PATCH /proliferate/", "the title of a session"),

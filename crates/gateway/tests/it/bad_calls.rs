@@ -121,9 +121,9 @@ async fn what_is_wrong_is_told_in_few_words_and_none_of_the_callers() {
         ("S3CRET".repeat(2500), (0..200).map(|n| format!("key-{n}")).collect());
     for world in worlds().await {
         for (number, (keys, says)) in [
-            (vec![long.clone()], "a parameter"),
-            (vec!["S3CRET\0".to_owned()], "a parameter"),
-            (many.clone(), "and 195 more"),
+            (vec![long.clone()], "a field that the schema does not name"),
+            (vec!["S3CRET\0".to_owned()], "a field that the schema does not name"),
+            (many.clone(), "a field that the schema does not name"),
         ]
         .into_iter()
         .enumerate()

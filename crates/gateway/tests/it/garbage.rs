@@ -70,10 +70,9 @@ async fn what_is_too_large_is_413_whether_its_length_is_told_or_not() {
     // Use an existing session: for a missing one, no route reads the body.
     let session = crate::people::session(&gateway.app, team.org).await.to_string();
     let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
-    // The model proxy, prompts and files have their own limits.
-    let usual = |name: &str| {
-        !name.contains("/llm/") && !name.ends_with("/{id}/message") && !name.ends_with("/files/content")
-    };
+    // The model proxy, prompts and files have their own limits, and only a sandbox may send an invocation.
+    let others = ["/{id}/message", "/files/content", "/actions/invoke"];
+    let usual = |name: &str| !name.contains("/llm/") && !others.iter().any(|other| name.ends_with(other));
     for operation in operations(&gateway).await.into_iter().filter(|o| o.takes_body && usual(&o.name())) {
         let path = operation.at(&session);
         let call =
