@@ -107,6 +107,16 @@ impl Connectors {
         self.listings.refresh(connector, || self.list(connector)).await
     }
 
+    /// The tools of a connector that is not stored. They are not kept: each has a new id, and would displace others.
+    pub(crate) async fn tools_of_unstored(&self, connector: &Connector) -> Result<Listing, Unavailable> {
+        self.list(connector).await
+    }
+
+    /// The number of connectors whose lists of tools are kept in memory.
+    pub fn kept_listings(&self) -> usize {
+        self.listings.len()
+    }
+
     async fn list(&self, connector: &Connector) -> Result<Listing, Unavailable> {
         let url = Url::parse(&connector.url).map_err(|_| Unavailable::Stored)?;
         let auth = self.auth(connector, Opener::Gateway(connector.org_id)).await?;

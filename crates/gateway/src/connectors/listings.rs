@@ -34,6 +34,10 @@ impl Listings {
         Self { clock, slots: Mutex::new(LruCache::new(KEPT)) }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.slots.lock().len()
+    }
+
     fn slot(&self, connector: &Connector) -> Slot {
         let key = (connector.id, connector.updated_at);
         self.slots.lock().get_or_insert(key, Slot::default).clone()

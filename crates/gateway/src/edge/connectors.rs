@@ -4,15 +4,16 @@ mod offer;
 
 use axum::Json;
 use axum::http::StatusCode;
-use gate::Subject;
+use gate::{AdminChange, Subject};
 use proto::ConnectorId;
 use proto::http::{
     ChangeConnector, ConnectorAuth, ConnectorDetail, ConnectorEntry, ConnectorList, ConnectorOffer,
     CreateConnector, ErrorBody, OkReply, ReviewConnector, ReviewReply, RiskPolicy,
 };
-use store::{Connector, ConnectorChange, ConnectorTool, ToolPin};
+use store::{Change, Connector, ConnectorChange, ConnectorTool, GateWrite, ToolPin};
+use url::Url;
 
-use super::administer::administer;
+use super::administer::{admin_event, administer};
 use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
@@ -118,7 +119,8 @@ pub(super) async fn remove(
     Ok(Json(OkReply::OK))
 }
 
-/// Asks a server for its tools without storing anything.
+/// Asks a server for its tools without storing a connector. The request is recorded before it is sent, because it sends a
+/// secret to an address that the caller names.
 #[utoipa::path(post, path = "/v1/connectors/validate", tag = "connectors", request_body = CreateConnector,
     responses((status = 200, body = ConnectorOffer), (status = 400, body = ErrorBody)))]
 pub(super) async fn validate(
@@ -126,8 +128,11 @@ pub(super) async fn validate(
     admin: User,
     Body(request): Body<CreateConnector>,
 ) -> Result<Json<ConnectorOffer>, ApiError> {
+    let details = destination(&request);
     let connector = new_connector(&app, &admin, request)?;
-    Ok(Json(offer::of(&app, &connector, &[]).await?))
+    let event = admin_event(&app, &admin, &AdminChange::new(Subject::Connector, "validate", details));
+    app.store.gate_write(GateWrite::new(Change::Nothing, vec![event])).await?;
+    Ok(Json(offer::of_unstored(&app, &connector).await?))
 }
 
 /// Pins the definitions that an admin has reviewed. A definition that changed since the admin saw it is refused.
@@ -189,6 +194,23 @@ fn new_connector(app: &AppState, admin: &User, request: CreateConnector) -> Resu
         created_at: at,
         updated_at: at,
     })
+}
+
+/// Where a request goes and which secrets it carries, for the ledger: origins of addresses and names of secrets.
+fn destination(request: &CreateConnector) -> String {
+    let origin =
+        |url: &str| Url::parse(url).map_or_else(|_| String::new(), |url| url.origin().ascii_serialization());
+    let server = origin(&request.url);
+    match &request.auth {
+        ConnectorAuth::None => server,
+        ConnectorAuth::Bearer { secret_key } | ConnectorAuth::CustomHeader { secret_key, .. } => {
+            format!("{server}, secret {secret_key}")
+        }
+        ConnectorAuth::Oauth { token_url, client_id_key, client_secret_key, .. } => {
+            let token_server = origin(token_url);
+            format!("{server}, secrets {client_id_key} and {client_secret_key} at {token_server}")
+        }
+    }
 }
 
 fn check_name(name: &str) -> Result<String, ApiError> {

@@ -309,6 +309,35 @@ async fn addresses_and_headers_that_lead_astray_are_refused_when_they_are_writte
 }
 
 #[tokio::test]
+async fn a_validation_is_recorded_before_it_is_sent_and_keeps_nothing() {
+    let world = World::on(Setup::sqlite()).await;
+    world.add("docs").await;
+    let mut new = world.new_connector("new");
+    new["url"] = json!(format!("{}?token=in-the-query", world.url));
+    let events = async || {
+        let events = world.ask("GET", "/v1/audit/events?limit=1000", &Value::Null).await.text();
+        (events.matches("validate").count(), events)
+    };
+    let (before, _) = events().await;
+    let kept = world.gateway.app.connectors.kept_listings();
+    for _ in 0..3 {
+        let offer = world.ask("POST", "/v1/connectors/validate", &new).await;
+        assert_eq!((offer.status, &offer.json()["ok"]), (200, &json!(true)), "{}", offer.text());
+    }
+    assert_eq!(world.gateway.app.connectors.kept_listings(), kept);
+    let (after, text) = events().await;
+    assert!(after >= before + 3, "{text}");
+    let origin = world.url.trim_end_matches("/mcp");
+    assert!(text.contains(&format!("{origin}, secret DOCS_KEY")), "{text}");
+    assert!(!text.contains("s3cret") && !text.contains("in-the-query"), "{text}");
+
+    world.script.lock().down = true;
+    let offer = world.ask("POST", "/v1/connectors/validate", &new).await;
+    assert_eq!(offer.json()["ok"], json!(false), "{}", offer.text());
+    assert!(events().await.0 > after, "a request that failed was sent too");
+}
+
+#[tokio::test]
 async fn a_connector_of_another_organization_does_not_exist() {
     let world = World::on(Setup::sqlite()).await;
     let path = world.add("docs").await;

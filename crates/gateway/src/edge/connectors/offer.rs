@@ -17,6 +17,7 @@ use crate::sources::{action_mode_key, connector_definition, connector_risk, conn
 /// The maximum number of differences that are listed for one tool.
 const MAX_CHANGES: usize = 50;
 
+/// What the server of a stored connector offers.
 pub(super) async fn of(
     app: &AppState,
     connector: &Connector,
@@ -25,6 +26,15 @@ pub(super) async fn of(
     let modes = app.store.all_action_modes(connector.org_id, None).await?;
     Ok(match app.connectors.tools_now(connector).await {
         Ok(listing) => offered(connector, decided, &modes, &listing),
+        Err(error) => failed(&error),
+    })
+}
+
+/// What the server of a connector that is not stored offers.
+pub(super) async fn of_unstored(app: &AppState, connector: &Connector) -> Result<ConnectorOffer, ApiError> {
+    let modes = app.store.all_action_modes(connector.org_id, None).await?;
+    Ok(match app.connectors.tools_of_unstored(connector).await {
+        Ok(listing) => offered(connector, &[], &modes, &listing),
         Err(error) => failed(&error),
     })
 }
