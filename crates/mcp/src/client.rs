@@ -175,7 +175,7 @@ async fn list_pages(http: &Http, service: &Service) -> Result<Listing, Problem> 
             _ => return Err(Problem::Protocol("the answer is not a list of tools")),
         };
         let page = http.take_page().ok_or(Problem::Protocol("the answer is not a list of tools"))?;
-        cursor = listing.add(page, names.as_ref(), http.secrets());
+        cursor = listing.add(page, names.as_ref(), http.secrets())?;
         if cursor.is_none() {
             return Ok(listing);
         }

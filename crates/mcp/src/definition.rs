@@ -10,6 +10,8 @@ pub const MAX_NAME: usize = 128;
 pub const MAX_DESCRIPTION: usize = 16 * 1024;
 /// The maximum number of bytes in the canonical text of a definition.
 pub const MAX_DEFINITION: usize = 64 * 1024;
+/// The maximum number of JSON values in a definition. In memory a value takes far more than the two bytes it may have as text.
+pub const MAX_NODES: usize = 5000;
 
 /// One tool of a server, as the server defined it.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +19,16 @@ pub struct Definition {
     name: String,
     raw: Value,
     hash: Hash,
+    size: Size,
+}
+
+/// How much a definition takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// The number of bytes of the canonical text.
+    pub(crate) text: usize,
+    /// The number of JSON values.
+    pub(crate) nodes: usize,
 }
 
 /// Why a tool is left out. The message contains nothing that the server sent.
@@ -30,6 +42,8 @@ pub enum DefinitionError {
     Description,
     #[error("the definition is larger than {MAX_DEFINITION} bytes")]
     TooLarge,
+    #[error("the definition has more than {MAX_NODES} values")]
+    TooManyNodes,
     #[error("the input schema is not an object")]
     Schema,
     #[error("the definition is nested too deeply to be hashed")]
@@ -45,6 +59,10 @@ pub enum DefinitionError {
 impl Definition {
     /// Reads an element of a server's list of tools.
     pub fn parse(raw: Value) -> Result<Self, DefinitionError> {
+        let nodes = count_nodes(&raw);
+        if nodes > MAX_NODES {
+            return Err(DefinitionError::TooManyNodes);
+        }
         let fields = raw.as_object().ok_or(DefinitionError::NotAnObject)?;
         let name = fields.get("name").and_then(Value::as_str).filter(|name| is_name(name));
         let name = name.ok_or(DefinitionError::Name)?.to_owned();
@@ -59,7 +77,7 @@ impl Definition {
         if text.len() > MAX_DEFINITION {
             return Err(DefinitionError::TooLarge);
         }
-        Ok(Self { name, hash: sha256(text.as_bytes()), raw })
+        Ok(Self { name, hash: sha256(text.as_bytes()), raw, size: Size { text: text.len(), nodes } })
     }
 
     pub fn name(&self) -> &str {
@@ -84,6 +102,10 @@ impl Definition {
         self.hash
     }
 
+    pub(crate) const fn size(&self) -> Size {
+        self.size
+    }
+
     /// Whether parameters of the tool are sent in headers too.
     pub(crate) fn has_header_parameters(&self) -> bool {
         self.input_schema().to_string().contains("x-mcp-header")
@@ -100,6 +122,14 @@ impl Definition {
 fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(fits)
+}
+
+fn count_nodes(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count_nodes).sum(),
+        Value::Object(fields) => fields.values().map(count_nodes).sum(),
+        _ => 0,
+    }
 }
 
 /// The value with integers that have no canonical form, such as the bounds of 64-bit numbers in schemas, as strings that
@@ -187,6 +217,7 @@ mod tests {
         );
         assert_eq!(with("/inputSchema", json!(true)), DefinitionError::Schema);
         assert_eq!(with("/inputSchema/type", json!("t".repeat(MAX_DEFINITION))), DefinitionError::TooLarge);
+        assert_eq!(with("/inputSchema/type", json!(vec![0; MAX_NODES])), DefinitionError::TooManyNodes);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod result;
 
 pub use auth::{Auth, AuthError, ClientCredentials, check_header_name};
 pub use client::{Call, CallOutcome, Limits, Reach, call_tool, list_tools};
-pub use definition::{Definition, DefinitionError, MAX_DEFINITION, MAX_DESCRIPTION, MAX_NAME};
-pub use listing::{Listing, MAX_TOOLS};
+pub use definition::{Definition, DefinitionError, MAX_DEFINITION, MAX_DESCRIPTION, MAX_NAME, MAX_NODES};
+pub use listing::{Listing, MAX_LISTING, MAX_LISTING_NODES, MAX_TOOLS};
 pub use problem::{Diagnosis, Problem};
 pub use result::ToolResult;

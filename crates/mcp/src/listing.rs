@@ -4,10 +4,15 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::definition::{Definition, DefinitionError};
+use crate::definition::{Definition, DefinitionError, Size};
+use crate::problem::Problem;
 
 /// The maximum number of tools of one server.
 pub const MAX_TOOLS: usize = 500;
+/// The maximum number of bytes in the canonical texts of all definitions of one server.
+pub const MAX_LISTING: usize = 512 * 1024;
+/// The maximum number of JSON values in all definitions of one server.
+pub const MAX_LISTING_NODES: usize = 50_000;
 
 /// What a server offers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +22,8 @@ pub struct Listing {
     pub refused: Vec<DefinitionError>,
     /// Whether the server offers more tools than [`MAX_TOOLS`].
     pub truncated: bool,
+    /// The size of all definitions.
+    size: Size,
 }
 
 impl Listing {
@@ -24,24 +31,35 @@ impl Listing {
         self.definitions.iter().find(|definition| definition.name() == name)
     }
 
-    /// Adds a page. Returns the cursor of the next page, unless the listing is full.
+    /// Adds a page. Returns the cursor of the next page, unless the listing is full. Lists are kept in memory, so one that is
+    /// too large fails.
     pub(crate) fn add(
         &mut self,
         page: Page,
         accepted: Option<&HashSet<String>>,
         secrets: &[String],
-    ) -> Option<String> {
+    ) -> Result<Option<String>, Problem> {
         for raw in page.tools {
             if self.definitions.len() + self.refused.len() >= MAX_TOOLS {
                 self.truncated = true;
-                return None;
+                return Ok(None);
             }
             match self.check(raw, accepted, secrets) {
-                Ok(definition) => self.definitions.push(definition),
+                Ok(definition) => self.push(definition)?,
                 Err(error) => self.refused.push(error),
             }
         }
-        page.next_cursor
+        Ok(page.next_cursor)
+    }
+
+    fn push(&mut self, definition: Definition) -> Result<(), Problem> {
+        self.size.text += definition.size().text;
+        self.size.nodes += definition.size().nodes;
+        if self.size.text > MAX_LISTING || self.size.nodes > MAX_LISTING_NODES {
+            return Err(Problem::Listing);
+        }
+        self.definitions.push(definition);
+        Ok(())
     }
 
     fn check(
@@ -104,7 +122,7 @@ mod tests {
         let mut listing = Listing::default();
         let secret = json!({"name": "leak", "description": "uses tops3cret", "inputSchema": {}});
         let tools = json!([tool("a"), 7, tool("a b"), tool("a"), secret, tool("b")]);
-        let next = listing.add(page(&tools), None, &["tops3cret".to_owned()]);
+        let next = listing.add(page(&tools), None, &["tops3cret".to_owned()]).unwrap();
         assert_eq!(next.as_deref(), Some("2"));
         let names: Vec<_> = listing.definitions.iter().map(Definition::name).collect();
         assert_eq!(names, ["a", "b"]);
@@ -122,7 +140,7 @@ mod tests {
     fn a_list_of_too_many_tools_says_so() {
         let mut listing = Listing::default();
         let tools: Vec<_> = (0..=MAX_TOOLS).map(|number| tool(&format!("t{number}"))).collect();
-        assert_eq!(listing.add(page(&json!(tools)), None, &[]), None);
+        assert_eq!(listing.add(page(&json!(tools)), None, &[]), Ok(None));
         assert_eq!((listing.definitions.len(), listing.truncated), (MAX_TOOLS, true));
     }
 }

@@ -1,5 +1,7 @@
 //! Why an operation with a server failed, in our own words, and what that means for whoever asked for it.
 
+use crate::listing::{MAX_LISTING, MAX_LISTING_NODES};
+
 /// The maximum number of characters of a server's own error message.
 const MAX_MESSAGE: usize = 300;
 
@@ -22,6 +24,11 @@ pub enum Problem {
     Timeout,
     #[error("its answer is larger than {0} bytes")]
     TooLarge(usize),
+    #[error(
+        "its definitions of tools are too large: more than {} KiB, or more than {MAX_LISTING_NODES} values",
+        MAX_LISTING / 1024
+    )]
+    Listing,
     #[error("the connection broke")]
     Broken,
     #[error("it does not follow the protocol: {0}")]
@@ -52,7 +59,7 @@ impl Problem {
             Self::Credential(_) | Self::Token(_) => Diagnosis::Auth,
             Self::Timeout => Diagnosis::Timeout,
             Self::Address | Self::Unreachable | Self::Broken => Diagnosis::Unreachable,
-            Self::Redirect | Self::TooLarge(_) | Self::Protocol(_) | Self::Server { .. } => {
+            Self::Redirect | Self::TooLarge(_) | Self::Listing | Self::Protocol(_) | Self::Server { .. } => {
                 Diagnosis::Protocol
             }
             Self::Status(_) => Diagnosis::Unknown,

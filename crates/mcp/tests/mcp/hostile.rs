@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mcp::{Auth, Call, CallOutcome, ClientCredentials, Definition, Limits, Problem, Reach, ToolResult};
+use mcp::{
+    Auth, Call, CallOutcome, ClientCredentials, Definition, DefinitionError, Limits, Listing, Problem, Reach,
+    ToolResult,
+};
 use reqwest::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 use url::Url;
 
 use crate::scripted::{Scripted, act, http, json_body, ordinary};
@@ -120,6 +123,38 @@ async fn pages_that_never_end_are_cut_off() {
     })
     .await;
     assert!(list(&server.url).await.truncated);
+}
+
+/// Lists a server that offers these tools.
+async fn list_of(tools: Value) -> Result<Listing, Problem> {
+    let server = Scripted::start(move |request| match request.method().as_str() {
+        "tools/list" => {
+            let result = json!({"tools": tools});
+            json_body("", &json!({"jsonrpc": "2.0", "id": request.message()["id"], "result": result}))
+        }
+        _ => ordinary(request),
+    })
+    .await;
+    mcp::list_tools(&Everywhere, &server.url, &Auth::None, Limits::default()).await
+}
+
+#[tokio::test]
+async fn definitions_that_take_much_memory_are_refused() {
+    let tools = |count: usize, value: Value| {
+        let tool = |number| json!({"name": format!("t{number}"), "inputSchema": {"type": "object", "default": value}});
+        Value::Array((0..count).map(tool).collect())
+    };
+    let text = json!("x".repeat(60_000));
+    assert_eq!(list_of(tools(8, text.clone())).await.unwrap().definitions.len(), 8);
+    assert_eq!(list_of(tools(9, text)).await.unwrap_err(), Problem::Listing, "more than 512 KiB");
+    let zeros = json!(vec![0; 4900]);
+    assert_eq!(list_of(tools(10, zeros.clone())).await.unwrap().definitions.len(), 10);
+    let problem = list_of(tools(11, zeros)).await.unwrap_err();
+    assert_eq!(problem, Problem::Listing, "more than 50,000 values");
+    assert!(problem.to_string().contains("512 KiB"), "{problem}");
+    let listing = list_of(tools(20, json!(vec![0; 30_000]))).await.unwrap();
+    assert_eq!((listing.definitions.len(), listing.refused.len()), (0, 20));
+    assert_eq!(listing.refused[0], DefinitionError::TooManyNodes);
 }
 
 #[tokio::test]
