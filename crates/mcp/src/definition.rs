@@ -4,6 +4,8 @@ use ledger::{Hash, canonical, sha256};
 use policy::Hints;
 use serde_json::{Value, json};
 
+use crate::expansion::{MAX_EXPANSION, check_expansion};
+
 /// The maximum number of bytes in a tool's name.
 pub const MAX_NAME: usize = 128;
 /// The maximum number of bytes in a tool's description.
@@ -46,6 +48,14 @@ pub enum DefinitionError {
     TooManyNodes,
     #[error("the input schema is not an object")]
     Schema,
+    #[error(
+        "the input schema has more than {MAX_EXPANSION} values, or is nested too deeply, when its references are followed"
+    )]
+    Expansion,
+    #[error("the input schema refers to itself")]
+    Recursion,
+    #[error("the input schema has references that are not JSON pointers to parts of it")]
+    Reference,
     #[error("the definition is nested too deeply to be hashed")]
     Unhashable,
     #[error("its parameters in headers are defined wrongly")]
@@ -70,9 +80,8 @@ impl Definition {
         if description.len() > MAX_DESCRIPTION {
             return Err(DefinitionError::Description);
         }
-        if !fields.get("inputSchema").is_some_and(Value::is_object) {
-            return Err(DefinitionError::Schema);
-        }
+        let schema = fields.get("inputSchema").filter(|schema| schema.is_object());
+        check_expansion(schema.ok_or(DefinitionError::Schema)?)?;
         let text = canonical(&with_safe_numbers(&raw)).map_err(|_| DefinitionError::Unhashable)?;
         if text.len() > MAX_DEFINITION {
             return Err(DefinitionError::TooLarge);

@@ -7,6 +7,7 @@
 mod auth;
 mod client;
 mod definition;
+mod expansion;
 mod http;
 mod listing;
 mod problem;

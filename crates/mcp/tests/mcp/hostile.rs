@@ -158,6 +158,18 @@ async fn definitions_that_take_much_memory_are_refused() {
 }
 
 #[tokio::test]
+async fn a_schema_that_grows_exponentially_is_left_out() {
+    let reference = |number| json!({"$ref": format!("#/$defs/d{number}")});
+    let mut definitions = json!({"d40": {"type": "string"}});
+    for number in 0..40 {
+        definitions[format!("d{number}")] = json!({"allOf": [reference(number + 1), reference(number + 1)]});
+    }
+    let schema = json!({"type": "object", "properties": {"a": reference(0)}, "$defs": definitions});
+    let listing = list_of(json!([{"name": "slow", "inputSchema": schema}, act()])).await.unwrap();
+    assert_eq!((listing.definitions.len(), listing.refused), (1, vec![DefinitionError::Expansion]));
+}
+
+#[tokio::test]
 async fn one_malformed_tool_does_not_hide_the_others() {
     let server = Scripted::start(|request| match request.method().as_str() {
         "tools/list" => {
