@@ -10,6 +10,10 @@ use crate::gate::administer;
 use crate::row::{from_row, optional_word, storable, storable_json, word};
 use crate::{Store, StoreError};
 
+const SET_RISK: &str =
+    "INSERT INTO connector_tools (connector_id, org_id, tool, risk) VALUES ($2, $1, $3, $4)
+    ON CONFLICT (connector_id, tool) DO UPDATE SET risk = excluded.risk";
+
 /// A connector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Connector {
@@ -100,7 +104,12 @@ from_row!(ConnectorTool, row => ConnectorTool {
 });
 
 impl Store {
-    pub async fn create_connector(&self, new: Connector) -> Result<(), StoreError> {
+    /// Creates a connector with the risks that were set for its tools.
+    pub async fn create_connector(
+        &self,
+        new: Connector,
+        risks: Vec<(String, Option<Risk>)>,
+    ) -> Result<(), StoreError> {
         const SQL: &str =
             "INSERT INTO connectors (id, org_id, name, url, auth, default_risk, enabled, created_by, created_at,
             updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
@@ -110,6 +119,10 @@ impl Store {
                 .bind(Json(storable_json(new.auth))).bind(new.default_risk.as_str()).bind(new.enabled)
                 .bind(new.created_by.map(UserId::uuid)).bind(new.created_at).bind(new.updated_at)
                 .execute(&mut *tx).await?;
+            for (tool, risk) in risks {
+                sqlx::query(SET_RISK).bind(new.org_id.uuid()).bind(new.id.uuid()).bind(storable(tool))
+                    .bind(risk.map(Risk::as_str)).execute(&mut *tx).await?;
+            }
             Ok(())
         })
         .map_err(|error: StoreError| error.on_constraint("this name of a connector", "this organization"))
@@ -157,9 +170,6 @@ impl Store {
         const SQL: &str = "UPDATE connectors SET name = COALESCE($3, name), url = COALESCE($4, url),
             auth = COALESCE($5, auth), default_risk = COALESCE($6, default_risk), enabled = COALESCE($7, enabled),
             updated_at = $8 WHERE org_id = $1 AND id = $2";
-        const RISK: &str =
-            "INSERT INTO connector_tools (connector_id, org_id, tool, risk) VALUES ($2, $1, $3, $4)
-            ON CONFLICT (connector_id, tool) DO UPDATE SET risk = excluded.risk";
         let (org, id) = (org.uuid(), id.uuid());
         let ConnectorChange { name, url, auth, default_risk, enabled, risks } = change;
         let (name, auth) = (name.map(storable), auth.map(|auth| Json(storable_json(auth))));
@@ -174,7 +184,7 @@ impl Store {
                 return Err(StoreError::Missing("this connector"));
             }
             for (tool, risk) in risks {
-                sqlx::query(RISK).bind(org).bind(id).bind(storable(tool)).bind(risk.map(Risk::as_str))
+                sqlx::query(SET_RISK).bind(org).bind(id).bind(storable(tool)).bind(risk.map(Risk::as_str))
                     .execute(&mut *tx).await?;
             }
             Ok(())

@@ -54,14 +54,11 @@ pub(super) async fn create(
     let connector = new_connector(&app, &admin, request)?;
     let risks: Vec<_> = overrides.into_iter().map(|(tool, risk)| (tool, Some(risk))).collect();
     check_tools(&risks)?;
-    let (id, at) = (connector.id, connector.created_at);
-    let details = format!("connector {id}, {}", connector.url);
-    administer(&app, &admin, Subject::Connector, "add", details).create_connector(connector).await?;
-    if !risks.is_empty() {
-        let change = ConnectorChange { risks, ..ConnectorChange::default() };
-        let store = administer(&app, &admin, Subject::Connector, "change", format!("connector {id}, risks"));
-        store.update_connector(admin.org, id, change, at).await?;
-    }
+    let id = connector.id;
+    let mut details = vec![format!("connector {id}"), connector.url.clone()];
+    details.extend(risks.iter().map(set_risk));
+    let store = administer(&app, &admin, Subject::Connector, "add", details.join(", "));
+    store.create_connector(connector, risks).await?;
     let (connector, decided) = stored(&app, &admin, id).await?;
     Ok((StatusCode::CREATED, Json(entry(connector, &decided))))
 }
@@ -278,9 +275,12 @@ fn changed(id: ConnectorId, change: &ConnectorChange) -> String {
     parts.extend(auth.is_some().then(|| "authentication".to_owned()));
     parts.extend(default_risk.map(|risk| format!("default risk {}", risk.as_str())));
     parts.extend(enabled.map(|enabled| if enabled { "enabled".to_owned() } else { "disabled".to_owned() }));
-    let risk = |risk: &Option<proto::Risk>| risk.map_or("default", proto::Risk::as_str);
-    parts.extend(risks.iter().map(|(tool, set)| format!("risk of {tool}: {}", risk(set))));
+    parts.extend(risks.iter().map(set_risk));
     parts.join(", ")
+}
+
+fn set_risk((tool, risk): &(String, Option<proto::Risk>)) -> String {
+    format!("risk of {tool}: {}", risk.map_or("default", proto::Risk::as_str))
 }
 
 fn entry(connector: Connector, decided: &[ConnectorTool]) -> ConnectorEntry {

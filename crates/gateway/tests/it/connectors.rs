@@ -180,6 +180,26 @@ async fn hints_raise_the_risk_and_never_lower_it_and_an_override_counts_before_b
 }
 
 #[tokio::test]
+async fn a_connector_is_created_with_its_overrides_or_not_at_all() {
+    for world in worlds().await {
+        let mut new = world.new_connector("docs");
+        new["riskPolicy"]["overrides"] = json!({"echo": "danger"});
+        let added = world.ask("POST", "/v1/connectors", &new).await;
+        assert_eq!(added.json()["riskPolicy"]["overrides"], json!({"echo": "danger"}), "{}", added.text());
+        let events = world.ask("GET", "/v1/audit/events?limit=1000", &Value::Null).await.text();
+        assert!(events.contains("risk of echo: danger"), "{events}");
+
+        let store = &world.gateway.app.store;
+        let stored = store.connectors(world.team.org).await.unwrap().remove(0);
+        let other =
+            store::Connector { id: uuid::Uuid::from_u128(7).into(), name: "other".to_owned(), ..stored };
+        let risks = vec![("x".repeat(129), Some(proto::Risk::Danger))];
+        assert!(store.create_connector(other, risks).await.is_err(), "the name of the tool is too long");
+        assert_eq!(store.connectors(world.team.org).await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn agents_see_enabled_connectors_and_one_that_fails_is_left_out() {
     let world = World::on(Setup::sqlite()).await;
     let path = world.add("docs").await;
