@@ -192,19 +192,29 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this name of a connector", "this connector"))
     }
 
-    /// Pins the definitions of tools that an admin reviewed.
+    /// Pins the definitions of tools that an admin reviewed, unless the address or the authentication of the connector is no
+    /// longer the one that the definitions were listed with.
     pub async fn pin_connector_tools(
         &self,
-        org: OrgId,
-        id: ConnectorId,
+        listed: &Connector,
         pins: Vec<(String, ToolPin)>,
     ) -> Result<(), StoreError> {
+        // An update, because it also locks the row.
+        const UNCHANGED: &str = "UPDATE connectors SET updated_at = updated_at
+            WHERE org_id = $1 AND id = $2 AND url = $3 AND auth = $4";
         const SQL: &str = "INSERT INTO connector_tools (connector_id, org_id, tool, hash, definition, reviewed_by, reviewed_at)
             VALUES ($2, $1, $3, $4, $5, $6, $7)
             ON CONFLICT (connector_id, tool) DO UPDATE SET hash = excluded.hash, definition = excluded.definition,
             reviewed_by = excluded.reviewed_by, reviewed_at = excluded.reviewed_at";
-        let (org, id) = (org.uuid(), id.uuid());
+        let (org, id) = (listed.org_id.uuid(), listed.id.uuid());
+        let (url, auth) = (listed.url.clone(), Json(listed.auth.clone()));
         administer!(self, tx => {
+            let unchanged = sqlx::query(UNCHANGED).bind(org).bind(id).bind(url).bind(auth).execute(&mut *tx).await?;
+            if unchanged.rows_affected() == 0 {
+                return Err(StoreError::Refused(
+                    "this connector was changed or removed while its tools were listed: look at them again",
+                ));
+            }
             for (tool, pin) in pins {
                 sqlx::query(SQL).bind(org).bind(id).bind(storable(tool)).bind(pin.hash)
                     .bind(Json(storable_json(pin.definition))).bind(pin.reviewed_by).bind(pin.reviewed_at)

@@ -161,7 +161,7 @@ pub(super) async fn review(
     let shown: Vec<String> = pins.iter().map(|(name, pin)| format!("{name} {}", pin.hash)).collect();
     let details = format!("connector {id}, {}", shown.join(", "));
     let store = administer(&app, &admin, Subject::Connector, "review", details);
-    store.pin_connector_tools(admin.org, id, pins).await?;
+    store.pin_connector_tools(&connector, pins).await?;
     Ok(Json(ReviewReply { pinned }))
 }
 

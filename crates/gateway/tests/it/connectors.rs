@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use proto::Role;
 use serde_json::{Value, json};
 use testkit::McpEverything;
+use tokio::sync::Notify;
 
 use crate::call::Answer;
 use crate::harness::{Setup, TestGateway};
@@ -22,6 +23,8 @@ struct Script {
     tools: Value,
     down: bool,
     credentials: Vec<String>,
+    /// The next list of tools announces itself with the first, and waits for the second.
+    pause: Option<(Arc<Notify>, Arc<Notify>)>,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -30,12 +33,17 @@ type Shared = Arc<Mutex<Script>>;
 async fn answer(State(script): State<Shared>, headers: HeaderMap, body: String) -> Response {
     let credential =
         headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or("none").to_owned();
+    let message: Value = serde_json::from_str(&body).unwrap_or_default();
+    let pause = if message["method"] == "tools/list" { script.lock().pause.take() } else { None };
+    if let Some((listing, go_on)) = pause {
+        listing.notify_one();
+        go_on.notified().await;
+    }
     let mut script = script.lock();
     script.credentials.push(credential.clone());
     if script.down {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    let message: Value = serde_json::from_str(&body).unwrap_or_default();
     let result = match message["method"].as_str() {
         Some("initialize") => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
             "serverInfo": {"name": "scripted", "version": "1"}}),
@@ -64,8 +72,12 @@ struct World {
 
 impl World {
     async fn on(setup: Setup) -> Self {
-        let script =
-            Arc::new(Mutex::new(Script { tools: json!([echo("Echoes")]), down: false, credentials: vec![] }));
+        let script = Arc::new(Mutex::new(Script {
+            tools: json!([echo("Echoes")]),
+            down: false,
+            credentials: vec![],
+            pause: None,
+        }));
         let address = serve(Router::new().fallback(any(answer)).with_state(script.clone())).await;
         let gateway = setup.set("CONNECTOR_ALLOWED_HOSTS", &address.to_string()).start().await;
         let team = OrgOf3::new(&gateway.app).await;
@@ -155,6 +167,35 @@ async fn a_definition_must_be_reviewed_and_a_change_of_it_needs_approval_again()
         let elsewhere = json!({"url": format!("{}?v=2", world.url)});
         assert_eq!(world.ask("PATCH", &path, &elsewhere).await.status, 200);
         assert_eq!(state(&world.tool(&path).await)[0], "new", "another server was not reviewed");
+    }
+}
+
+#[tokio::test]
+async fn a_review_does_not_pin_what_was_listed_before_the_connector_changed() {
+    for world in worlds().await {
+        for change in [
+            json!({"url": format!("{}?v=2", world.url)}),
+            json!({"auth": {"type": "bearer", "secretKey": "OTHER_KEY"}}),
+        ] {
+            let path = world.add("docs").await;
+            let hash = world.tool(&path).await["hash"].clone();
+            let (listing, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            world.script.lock().pause = Some((listing.clone(), go_on.clone()));
+            let change_meanwhile = async {
+                listing.notified().await;
+                let changed = world.ask("PATCH", &path, &change).await;
+                go_on.notify_one();
+                changed
+            };
+            let (url, body) = (format!("{path}/review"), json!({"tools": {"echo": hash}}));
+            let (review, changed) = tokio::join!(world.ask("POST", &url, &body), change_meanwhile);
+            assert_eq!((review.status, changed.status), (409, 200), "{}", review.text());
+            assert!(review.text().contains("look at them again"), "{}", review.text());
+            let id = path.rsplit('/').next().unwrap().parse().unwrap();
+            let pins = world.gateway.app.store.connector_tools(world.team.org, id).await.unwrap();
+            assert_eq!(pins, [], "{change}");
+            assert_eq!(world.ask("DELETE", &path, &Value::Null).await.status, 200);
+        }
     }
 }
 
