@@ -9,10 +9,10 @@ use proto::http::{
     ChangeConnector, ConnectorDetail, ConnectorEntry, ConnectorToolEntry, CreateConnector, ReviewConnector,
     ReviewState, RiskPolicy,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{AddConnector, ConnectorsCommand, GatewayArgs, OneConnector};
-use crate::clean::one_line;
+use crate::clean::{clean_json, one_line};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::gateway_client::connect_to_org;
@@ -20,7 +20,7 @@ use crate::lookup::{Candidate, Kind, pick};
 use crate::output::line;
 
 const CONNECTOR: Kind = Kind("connector", "proliferate connectors ls");
-/// The maximum number of characters of a value in a list of changes.
+/// The maximum number of characters of a value in an overview.
 const SHOWN: usize = 120;
 
 pub(crate) async fn run(context: &Context, command: ConnectorsCommand) -> Result<(), Failure> {
@@ -111,7 +111,7 @@ fn show(context: &Context, detail: &ConnectorDetail) {
         line(&format!("its server cannot be asked: {}", one_line(error)));
     }
     for tool in &offer.tools {
-        line(&describe(tool));
+        line(&outline(tool));
     }
     for name in &offer.gone {
         line(&format!("  {}: reviewed, but no longer offered", one_line(name)));
@@ -121,24 +121,58 @@ fn show(context: &Context, detail: &ConnectorDetail) {
     }
 }
 
-fn describe(tool: &ConnectorToolEntry) -> String {
+fn headline(tool: &ConnectorToolEntry) -> String {
     let state = match tool.state {
         ReviewState::Reviewed => "reviewed",
         ReviewState::New => "new",
         ReviewState::Changed => "CHANGED since its review",
     };
-    let mut text = format!("  {} · {} · {} · {state}", one_line(&tool.name), tool.risk_level, tool.mode);
+    format!("  {} · {} · {} · {state}", one_line(&tool.name), tool.risk_level, tool.mode)
+}
+
+/// A tool in an overview. Long values are cut.
+fn outline(tool: &ConnectorToolEntry) -> String {
+    let mut text = headline(tool);
     if tool.state == ReviewState::New {
         let _ = write!(text, "\n    {}", cut(&one_line(&tool.description)));
     }
+    text + &list_changes(tool, cut)
+}
+
+/// Everything that a review of the tool pins: a new definition completely, of a changed one the differences.
+fn describe_fully(tool: &ConnectorToolEntry) -> String {
+    let mut text = headline(tool) + &list_changes(tool, str::to_owned);
+    if tool.state == ReviewState::New || tool.changes_truncated {
+        let _ = write!(text, "\n    {}", one_line(&tool.description));
+        text += &indented(&tool.definition);
+    }
+    if let (true, Some(before)) = (tool.changes_truncated, &tool.reviewed_definition) {
+        let _ = write!(text, "\n    reviewed was:{}", indented(before));
+    }
+    text
+}
+
+fn list_changes(tool: &ConnectorToolEntry, shorten: fn(&str) -> String) -> String {
+    let mut text = String::new();
     for change in &tool.changes {
-        let shown = |value: &Option<serde_json::Value>| {
-            value.as_ref().map_or_else(|| "(absent)".to_owned(), |value| cut(&one_line(&value.to_string())))
+        let shown = |value: &Option<Value>| {
+            value
+                .as_ref()
+                .map_or_else(|| "(absent)".to_owned(), |value| shorten(&one_line(&value.to_string())))
         };
         let (before, after) = (shown(&change.before), shown(&change.after));
         let _ = write!(text, "\n    {}\n      - {before}\n      + {after}", one_line(&change.path));
     }
+    if tool.changes_truncated {
+        let _ = write!(text, "\n    There are more differences than these {}.", tool.changes.len());
+    }
     text
+}
+
+/// JSON over several lines below a tool.
+fn indented(value: &Value) -> String {
+    let text = clean_json(&format!("{value:#}"));
+    text.lines().fold(String::new(), |all, line| all + "\n    " + line)
 }
 
 fn cut(text: &str) -> String {
@@ -170,7 +204,7 @@ async fn review(
     }
     if !context.out.is_json() {
         for tool in &wanted {
-            line(&describe(tool));
+            line(&describe_fully(tool));
         }
     }
     let names: Vec<&str> = wanted.iter().map(|tool| tool.name.as_str()).collect();
@@ -192,4 +226,41 @@ async fn switch(context: &Context, connector: OneConnector, enabled: bool) -> Re
     let done = if enabled { "enabled" } else { "disabled" };
     context.out.result(&json!(connector), &format!("{done} {}", connector.name));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(state: ReviewState, truncated: bool) -> ConnectorToolEntry {
+        let long = "x".repeat(500) + "END";
+        let definition =
+            json!({"name": "a", "description": long, "inputSchema": {"title": format!("\u{1b}[2J{long}")}});
+        let change = json!({"path": "/description", "before": "old", "after": long});
+        serde_json::from_value(json!({
+            "name": "a", "description": long, "riskLevel": "read", "key": "connector:a", "mode": "allow",
+            "modeSource": "inferred_default", "state": state, "hash": "", "definition": definition,
+            "reviewedDefinition": {"name": "a", "title": "THE OLD ONE"},
+            "changes": if state == ReviewState::Changed { json!([change]) } else { json!([]) },
+            "changesTruncated": truncated,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_review_shows_everything_that_it_pins() {
+        let new = describe_fully(&entry(ReviewState::New, false));
+        assert_eq!(new.matches("END").count(), 3, "{new}");
+        assert!(
+            new.contains("inputSchema") && !new.contains('\u{1b}') && !new.contains("more differences"),
+            "{new}"
+        );
+        let changed = describe_fully(&entry(ReviewState::Changed, false));
+        assert!(changed.contains("END") && !changed.contains("THE OLD ONE"), "{changed}");
+        let truncated = describe_fully(&entry(ReviewState::Changed, true));
+        for part in ["more differences", "inputSchema", "THE OLD ONE"] {
+            assert!(truncated.contains(part), "{part}: {truncated}");
+        }
+        assert!(!outline(&entry(ReviewState::Changed, false)).contains("END"), "an overview is short");
+    }
 }

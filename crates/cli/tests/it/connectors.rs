@@ -43,6 +43,13 @@ fn a_connector_is_added_reviewed_disabled_and_removed() {
     assert!(tools.iter().all(|tool| tool["state"] == "new" && tool["riskLevel"] == "write"), "{shown}");
     let text = machine.run(&["connectors", "review", "all", "--all"]);
     assert!(text.out.contains("get-sum") && text.out.contains("--yes"), "{}", text.out);
+    for tool in tools {
+        let title = tool["definition"]["title"].as_str().unwrap();
+        assert!(
+            text.out.contains(&format!("\"title\": \"{title}\"")),
+            "the definition of {tool} is not shown"
+        );
+    }
     let pinned = machine.json(&["connectors", "review", id, "--all", "--yes"]);
     assert_eq!(pinned["pinned"].as_array().unwrap().len(), tools.len());
     let shown = machine.json(&["connectors", "show", &id[..8]]);

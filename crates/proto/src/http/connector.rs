@@ -128,6 +128,9 @@ pub struct ConnectorToolEntry {
     pub reviewed_definition: Option<Value>,
     /// The differences between both, by JSON pointer.
     pub changes: Vec<DefinitionChange>,
+    /// Whether there are more differences than are listed.
+    #[serde(default)]
+    pub changes_truncated: bool,
 }
 
 /// One difference between the reviewed definition and the present one.

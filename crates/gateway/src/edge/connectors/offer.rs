@@ -96,10 +96,8 @@ fn shown(
         Some(_) => ReviewState::Changed,
     };
     let before = pin.filter(|_| state == ReviewState::Changed).map(|pin| pin.definition.clone());
-    let mut changes = Vec::new();
-    if let Some(before) = &before {
-        compare("", Some(before), Some(tool.raw()), &mut changes);
-    }
+    let (changes, changes_truncated) =
+        before.as_ref().map(|before| differences(before, tool.raw())).unwrap_or_default();
     Some(ConnectorToolEntry {
         name: tool.name().to_owned(),
         description: tool.description().to_owned(),
@@ -113,12 +111,22 @@ fn shown(
         definition: tool.raw().clone(),
         reviewed_definition: before,
         changes,
+        changes_truncated,
     })
 }
 
-/// Collects the differences between two values.
+/// The differences between two definitions, and whether there are more than are listed.
+fn differences(before: &Value, after: &Value) -> (Vec<DefinitionChange>, bool) {
+    let mut changes = Vec::new();
+    compare("", Some(before), Some(after), &mut changes);
+    let truncated = changes.len() > MAX_CHANGES;
+    changes.truncate(MAX_CHANGES);
+    (changes, truncated)
+}
+
+/// Collects the differences between two values, at most one more than are listed.
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<DefinitionChange>) {
-    if before == after || changes.len() >= MAX_CHANGES {
+    if before == after || changes.len() > MAX_CHANGES {
         return;
     }
     if let (Some(Value::Object(old)), Some(Value::Object(new))) = (before, after) {
@@ -142,10 +150,23 @@ mod tests {
     fn a_diff_names_each_place_that_changed() {
         let before = json!({"name": "a", "description": "x", "inputSchema": {"properties": {"p/q": {"type": "string"}}}});
         let after = json!({"name": "a", "description": "y", "inputSchema": {"properties": {"p/q": {"type": "number"}}, "extra": 1}});
-        let mut changes = Vec::new();
-        compare("", Some(&before), Some(&after), &mut changes);
+        let (changes, truncated) = differences(&before, &after);
+        assert!(!truncated);
         let places: Vec<_> = changes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(places, ["/description", "/inputSchema/extra", "/inputSchema/properties/p~1q/type"]);
         assert_eq!((changes[1].before.clone(), changes[1].after.clone()), (None, Some(json!(1))));
+    }
+
+    #[test]
+    fn a_diff_says_that_it_is_not_complete() {
+        let fields = |count: usize| -> Value {
+            let fields: serde_json::Map<_, _> =
+                (0..count).map(|number| (number.to_string(), json!(0))).collect();
+            fields.into()
+        };
+        for (count, truncated) in [(MAX_CHANGES, false), (MAX_CHANGES + 1, true)] {
+            let (changes, said) = differences(&json!({}), &fields(count));
+            assert_eq!((changes.len(), said), (MAX_CHANGES, truncated));
+        }
     }
 }
