@@ -175,8 +175,8 @@ impl Vault {
         self.open(permit.org(), scope, name).await
     }
 
-    /// Decrypts a platform secret that does not leave the gateway, for example to verify the signature of a webhook, or
-    /// with which the gateway lists the tools of a connector. What acts outside with a secret calls [`Vault::open_for`].
+    /// Decrypts a platform secret without a permit: to verify the signature of a webhook, or to list the tools of a
+    /// connector, which sends it to the connector's server. A call that acts with a secret uses [`Vault::open_for`].
     pub async fn open(
         &self,
         org: OrgId,
