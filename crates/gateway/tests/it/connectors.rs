@@ -392,10 +392,17 @@ async fn a_validation_is_recorded_before_it_is_sent_and_keeps_nothing() {
     assert!(text.contains(&format!("{origin}, secret DOCS_KEY")), "{text}");
     assert!(!text.contains("s3cret") && !text.contains("in-the-query"), "{text}");
 
-    world.script.lock().down = true;
-    let offer = world.ask("POST", "/v1/connectors/validate", &new).await;
-    assert_eq!(offer.json()["ok"], json!(false), "{}", offer.text());
-    assert!(events().await.0 > after, "a request that failed was sent too");
+    let (listing, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    world.script.lock().pause = Some((listing.clone(), go_on.clone()));
+    let look_meanwhile = async {
+        listing.notified().await;
+        let seen = events().await.0;
+        go_on.notify_one();
+        seen
+    };
+    let (offer, seen) = tokio::join!(world.ask("POST", "/v1/connectors/validate", &new), look_meanwhile);
+    assert_eq!(offer.status, 200, "{}", offer.text());
+    assert!(seen > after, "the server was asked before the ledger knew");
 }
 
 #[tokio::test]
