@@ -172,7 +172,9 @@ fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     let denied = ask(socket, &json!({"type": "git_create_pr", "title": "A change"}));
     assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
     let call = stage.all_calls().pop().unwrap();
-    assert_eq!(call["tool_versions"]["tool"], "git.fetch", "it begins with a read");
+    // A read that is still open since the last request is not judged again; then the pull request itself is denied.
+    let tool = call["tool_versions"]["tool"].as_str().unwrap();
+    assert!(["git.fetch", "git.create_pull_request"].contains(&tool), "{call}");
     assert_eq!(kinds(&stage.events(&call)), [("authz_decision", "deny"), ("tool_call", "deny")]);
     assert_eq!((stage.forge.posted(), stage.forge.pulls().len()), (posted, 0));
     stage.shell("git checkout -q main");
@@ -214,9 +216,10 @@ fn every_fetch_is_one_gate_call_and_the_safety_lock_stops_it() {
     git(&stage.folder.path().join("ada/app.git"), &["branch", "fresh", "main"]);
     stage.shell("git fetch -q origin fresh");
     let fetched = stage.ended_reads();
-    assert_eq!(
-        fetched.iter().skip(1).map(who).collect::<Vec<_>>(),
-        [["CODING_AGENT", "git.read"]],
+    // A git that pauses between its requests for longer than a read stays open needs a second one.
+    let reads: Vec<_> = fetched.iter().skip(1).map(who).collect();
+    assert!(
+        !reads.is_empty() && reads.iter().all(|read| read == &["CODING_AGENT", "git.read"]),
         "{fetched:?}"
     );
     for read in &fetched {
