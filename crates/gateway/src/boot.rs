@@ -112,9 +112,7 @@ impl Gateway {
         insecure: Insecure,
         (clock, rng): (Clock, Rng),
     ) -> Result<Self, StartError> {
-        let failed = |source| StartError::Listen { address: config.listen, source };
-        let listener = listen(config.listen).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, address) = bind(config.listen)?;
         let llm = Arc::new(Llm::open(&config, &clock)?);
         let Storage { data_dir, keyring, store, instance_lock } =
             Storage::open(&config, &clock, &rng).await?;
@@ -129,8 +127,7 @@ impl Gateway {
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages have this origin, whatever else is allowed.
         let origins = config.allowed_origins.iter().cloned().chain([Origin::of(&public_url)]).collect();
-        let issuer = Issuer::new(&keyring.jwt, &keyring.service);
-        let instance = hex::encode(rng.bytes::<8>());
+        let (issuer, instance) = (Issuer::new(&keyring.jwt, &keyring.service), hex::encode(rng.bytes::<8>()));
         let settings = config.gate_settings();
         let gate = OpenGate::open(&settings, &store, &clock, &rng, &instance).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
@@ -504,6 +501,14 @@ pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreEr
 /// The socket send buffer of each connection; the kernel doubles this value. By default the kernel buffers up to 4 MiB
 /// per connection, which stalled clients would pin.
 const SEND_BUFFER: u32 = 128 * 1024;
+
+/// Listens at an address, and returns the actual one: a setting may leave the port open.
+fn bind(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { address: wanted, source };
+    let listener = listen(wanted).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
 
 /// Listens like `TcpListener::bind`, with a smaller send buffer. Accepted connections inherit the listener's socket
 /// options.

@@ -85,7 +85,7 @@ fn each_enum_has_exactly_its_values() {
     check(Risk::ALL, "read write danger");
     check(ActionMode::ALL, "allow require_approval deny");
     check(ModeSource::ALL, "automation_override org_default inferred_default");
-    check(InvocationStatus::ALL, "pending approved executing completed failed denied expired");
+    check(InvocationStatus::ALL, "pending approved executing completed failed denied expired unknown");
     check(TokenSource::ALL, "user cli service sandbox");
     check(RunState::ALL, "running terminated");
 }

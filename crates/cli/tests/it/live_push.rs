@@ -130,10 +130,7 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     let refused = ask(&mut socket, &json!({"type": "git_push", "branchName": "closed"}));
     let told = (&refused["code"], &refused["message"]);
     assert_eq!(told, (&json!("UNKNOWN_ERROR"), &json!("this branch is closed")), "{refused}");
-    stage.commit("with options");
-    let said = stage.push("-o merge_request.create");
-    assert!(said.contains("remote: Push options are not supported"), "{said}");
-    assert_eq!(stage.pushed("main"), "large");
+    push_options_are_refused(&stage);
 
     stage.shell("git push -q origin HEAD:refs/heads/topic && git branch topic");
     stage.shell("git config branch.topic.remote origin && git config branch.topic.merge refs/heads/topic");
@@ -164,6 +161,13 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     a_push_that_cannot_be_recorded_is_not_forwarded(&stage);
     a_shallow_push_has_its_own_code(&stage, &mut socket);
     stage.verify();
+}
+
+fn push_options_are_refused(stage: &Stage) {
+    stage.commit("with options");
+    let said = stage.push("-o merge_request.create");
+    assert!(said.contains("remote: Push options are not supported"), "{said}");
+    assert_eq!(stage.pushed("main"), "large");
 }
 
 fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {

@@ -28,7 +28,7 @@ fn write_access_page() {
 
 /// One request, and the act whose permission it needs.
 #[derive(Clone)]
-struct Probe {
+pub(crate) struct Probe {
     operation: &'static str,
     act: Act,
     path: String,
@@ -38,8 +38,8 @@ struct Probe {
 }
 
 /// Resources of the creator, new for every request.
-struct Things {
-    session: String,
+pub(crate) struct Things {
+    pub(crate) session: String,
     configuration: String,
     run: String,
     /// An API key of a user who makes no requests here.
@@ -48,7 +48,7 @@ struct Things {
 
 const REFUSED: &[u16] = &[403];
 
-fn probe(operation: &'static str, act: Act, path: &str, body: Value) -> Probe {
+pub(crate) fn probe(operation: &'static str, act: Act, path: &str, body: Value) -> Probe {
     Probe { operation, act, path: path.to_owned(), body, refusals: REFUSED }
 }
 
@@ -260,86 +260,6 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
     ]
 }
 
-fn of_actions(things: &Things) -> Vec<Probe> {
-    let at = |rest: &str| format!("/proliferate/{}{rest}", things.session);
-    let unknown = some_uuid();
-    let connector = format!("/v1/connectors/{unknown}");
-    let null = || Value::Null;
-    vec![
-        probe("GET /v1/connectors", Act::ManageOrganization, "/v1/connectors", null()),
-        probe("POST /v1/connectors", Act::ManageOrganization, "/v1/connectors", json!({})),
-        probe("POST /v1/connectors/validate", Act::ManageOrganization, "/v1/connectors/validate", json!({})),
-        probe("GET /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
-        probe("PATCH /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, json!({})),
-        probe("DELETE /v1/connectors/{connectorId}", Act::ManageOrganization, &connector, null()),
-        probe(
-            "POST /v1/connectors/{connectorId}/review",
-            Act::ManageOrganization,
-            &format!("{connector}/review"),
-            json!({"tools": {}}),
-        ),
-        probe("GET /v1/integrations", Act::ReadOrganization, "/v1/integrations", null()),
-        probe("POST /v1/integrations", Act::ManageOrganization, "/v1/integrations", json!({})),
-        probe(
-            "PATCH /v1/integrations/{integrationId}",
-            Act::ManageOrganization,
-            &format!("/v1/integrations/{unknown}"),
-            json!({"status": "active"}),
-        ),
-        probe(
-            "DELETE /v1/integrations/{integrationId}",
-            Act::ManageOrganization,
-            &format!("/v1/integrations/{unknown}"),
-            null(),
-        ),
-        probe("GET /proliferate/{id}/actions/available", Act::ReadActions, &at("/actions/available"), null()),
-        probe("POST /proliferate/{id}/actions/invoke", Act::InvokeAction, &at("/actions/invoke"), json!({})),
-        probe(
-            "GET /proliferate/{id}/actions/invocations",
-            Act::ReadActions,
-            &at("/actions/invocations"),
-            null(),
-        ),
-        probe(
-            "GET /proliferate/{id}/actions/invocations/{invocationId}",
-            Act::ReadActions,
-            &at("/actions/invocations/x"),
-            null(),
-        ),
-        probe(
-            "POST /proliferate/{id}/actions/invocations/{invocationId}/approve",
-            Act::DecideInvocation,
-            &at("/actions/invocations/x/approve"),
-            json!({}),
-        ),
-        probe(
-            "POST /proliferate/{id}/actions/invocations/{invocationId}/deny",
-            Act::DecideInvocation,
-            &at("/actions/invocations/x/deny"),
-            json!({}),
-        ),
-        probe("GET /v1/invocations/{invocationId}", Act::ReadOrganization, "/v1/invocations/x", null()),
-        probe(
-            "POST /v1/invocations/{invocationId}/approve",
-            Act::DecideInvocation,
-            "/v1/invocations/x/approve",
-            json!({}),
-        ),
-        probe(
-            "POST /v1/invocations/{invocationId}/deny",
-            Act::DecideInvocation,
-            "/v1/invocations/x/deny",
-            json!({}),
-        ),
-        probe(
-            "GET /proliferate/{id}/actions/guide/{integration}",
-            Act::ReadActions,
-            &at("/actions/guide/unknown"),
-            null(),
-        ),
-    ]
-}
-
 fn of_apps(things: &Things) -> Vec<Probe> {
     let at = |rest: &str| format!("/proliferate/{}{rest}", things.session);
     let service = json!({"name": "web", "command": "true"});
@@ -426,7 +346,7 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
         of_automations(),
         of_sessions(things, user),
         of_apps(things),
-        of_actions(things),
+        crate::access_actions::of_actions(things),
         of_contract(things),
     ];
     all.concat()

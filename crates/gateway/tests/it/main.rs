@@ -18,6 +18,7 @@ mod world;
 
 // Authentication and authorization.
 mod access;
+mod access_actions;
 mod administration;
 mod agent_tools;
 mod attach;

@@ -86,6 +86,7 @@ fn create_session_with_all_fields() {
             "initialPrompt":"do it","title":"t","agentConfig":{"modelId":"claude-opus-4-6","tools":["verify"],"reasoningEffort":"deep"},"systemPrompt":"be brief",
             "automationId":"00000000-0000-0000-0000-000000000001","triggerId":"00000000-0000-0000-0000-000000000002",
             "triggerEventId":"00000000-0000-0000-0000-000000000003","triggerContext":{"issue":7},
+            "integrationIds":["00000000-0000-0000-0000-000000000004"],
             "sshOptions":{"publicKeys":["ssh-ed25519 AAAA"],"localPath":"/home/ann/app","gitToken":"hunter2",
             "envVars":{"A":"hunter3"}}}"#,
         &meant,
