@@ -106,7 +106,7 @@ impl Outbox {
     }
 
     /// The longest chunk that currently has credit.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn sendable(&self) -> usize {
         self.credit.saturating_sub(CHUNK_OVERHEAD)
     }
 
@@ -115,7 +115,7 @@ impl Outbox {
         self.credit < length + CHUNK_OVERHEAD
     }
 
-    /// The chunk must fit into [`Outbox::room`].
+    /// The chunk must fit into [`Outbox::sendable`].
     pub(crate) fn push(&mut self, chunk: Chunk) {
         self.credit = self.credit.saturating_sub(chunk.cost());
         self.held += chunk.cost();

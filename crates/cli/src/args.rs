@@ -1,6 +1,7 @@
 //! The command line: every command, its options and its help.
 
 mod actions;
+mod approvals;
 mod audit;
 mod automations;
 mod connectors;
@@ -26,6 +27,7 @@ use proto::{EgressMode, Role, UnknownWord};
 use crate::complete;
 
 pub(crate) use actions::{ActionsCommand, ModesCommand};
+pub(crate) use approvals::{ApprovalsArgs, ApprovalsCommand};
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
 pub(crate) use automations::{
     AutomationSettings, AutomationsArgs, AutomationsCommand, RunsArgs, RunsCommand,
@@ -38,7 +40,7 @@ pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{
     ExplainArgs, GrantArgs, GrantsCommand, OverrideCommand, PolicyCommand, RiskArg, WriteArg,
 };
-pub(crate) use questions::{QuestionsArgs, QuestionsCommand};
+pub(crate) use questions::{InboxArgs, QuestionsArgs, QuestionsCommand};
 pub(crate) use session::{DiffArgs, ExecArgs, LogsArgs, NewArgs, SessionArgs, SessionCommand};
 pub(crate) use usage::UsageArgs;
 pub(crate) use workspaces::{ConfigurationsArgs, ConfigurationsCommand, ReposArgs, ReposCommand};
@@ -106,6 +108,10 @@ pub(crate) enum Command {
     /// List saved logins, and choose the one to use
     #[command(subcommand)]
     Context(ContextCommand),
+    /// List what waits for a human: approvals, questions and runs of automations
+    Inbox(InboxArgs),
+    /// List, approve and deny the actions of agents that wait for approval
+    Approvals(ApprovalsArgs),
     /// List and answer the questions of agents to people
     Questions(QuestionsArgs),
     /// Check everything that `serve` needs and say how to fix what is missing; changes nothing

@@ -1,5 +1,7 @@
 //! The command line inside a sandbox, for agents. It asks the gateway, with the sandbox's own token, to apply the session's
-//! environment and to run its services.
+//! environment, to run its services, and to execute actions.
+
+mod actions;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,13 +16,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use actions::ActionsCommand;
+
 use crate::output;
 
 /// How often and how far apart a gateway that cannot be reached is tried again. It may be restarting.
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 
-const HELP: &str = "You are in a sandbox of Proliferate. Every command prints one JSON value.\n\n\
+const HELP: &str = "You are in a sandbox of Proliferate. Every command prints one JSON value, except guides, which are Markdown.\n\n\
     Start long-running programs (dev servers, databases, workers) as services, not in the background of a shell: a \
     service is restarted when it fails, its output is kept, and people see it.\n\n  \
     proliferate services start --name web --command 'npm run dev' --cwd app\n  \
@@ -28,11 +32,17 @@ const HELP: &str = "You are in a sandbox of Proliferate. Every command prints on
     proliferate services expose 3000\n\n\
     `expose` tells people which port the app listens on. There is no preview: nobody can open the app from outside.\n\n\
     The values of environment variables come from people. `proliferate env apply` writes their newest values into \
-    the environment files of this project and keeps what else is there. Never print these files, never copy them, and never commit them.";
+    the environment files of this project and keeps what else is there. Never print these files, never copy them, and never commit them.\n\n\
+    Actions change or read something outside of the sandbox, such as an issue or a message. The gateway has the \
+    credentials. An action whose mode is `allow` is executed at once, `require_approval` waits for a person, `deny` is refused.\n\n  \
+    proliferate actions list --plain\n  \
+    proliferate actions guide --integration linear\n  \
+    proliferate actions run --integration linear --action create_issue --params '{\"teamId\":\"T1\",\"title\":\"A bug\"}'\n\n\
+    If your shell ends before a person has decided, `proliferate actions wait ID` fetches the result later.";
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and says why · 2 wrong usage";
 
-/// Manage the environment and the services of this session.
+/// Manage the environment and the services of this session, and execute actions.
 #[derive(Parser)]
 #[command(name = "proliferate", version, about, long_about = HELP, after_help = EXIT_CODES)]
 struct InsideCli {
@@ -48,6 +58,9 @@ enum InsideCommand {
     /// Run the services of the app
     #[command(subcommand)]
     Services(ServicesCommand),
+    /// List and execute actions outside of the sandbox
+    #[command(subcommand)]
+    Actions(ActionsCommand),
 }
 
 #[derive(Subcommand)]
@@ -119,20 +132,23 @@ pub(crate) fn run() -> Option<ExitCode> {
         let url = gateway.parse().map_err(|_| "PROLIFERATE_GATEWAY_URL is not a URL".to_owned())?;
         let client = Client::new(url, &token).map_err(|error| error.to_string())?;
         let inside = Inside { client, session };
-        inside.perform(&cli.command).await
+        match &cli.command {
+            InsideCommand::Actions(command) => Ok(inside.act(command).await),
+            InsideCommand::Env(command) => inside.change_env(command).await.map(|value| printed(&value)),
+            InsideCommand::Services(command) => inside.steer(command).await.map(|value| printed(&value)),
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(done));
-    Some(match done {
-        Ok(value) => {
-            output::line(&value.to_string());
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            output::line(&json!({ "error": problem }).to_string());
-            ExitCode::FAILURE
-        }
-    })
+    Some(done.unwrap_or_else(|problem| {
+        output::line(&json!({ "error": problem }).to_string());
+        ExitCode::FAILURE
+    }))
+}
+
+fn printed(value: &Value) -> ExitCode {
+    output::line(&value.to_string());
+    ExitCode::SUCCESS
 }
 
 /// The session and the token of this sandbox: from the file that the gateway keeps current, or else the environment.
@@ -154,48 +170,55 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-impl Inside {
-    /// Asks the gateway, and again if it cannot be reached.
-    async fn perform(&self, command: &InsideCommand) -> Result<Value, String> {
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            match self.ask(command).await {
-                Err(client::Error::Unreachable { .. }) if attempt < ATTEMPTS => sleep(PAUSE).await,
-                done => return done.map_err(|error| error.to_string()),
-            }
+/// Asks the gateway, and again if it cannot be reached. The request must have no effect if it is repeated.
+async fn repeated<T, F>(ask: impl Fn() -> F) -> Result<T, client::Error>
+where
+    F: Future<Output = Result<T, client::Error>>,
+{
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match ask().await {
+            Err(client::Error::Unreachable { .. }) if attempt < ATTEMPTS => sleep(PAUSE).await,
+            done => return done,
         }
     }
+}
 
-    async fn ask(&self, command: &InsideCommand) -> Result<Value, client::Error> {
+impl Inside {
+    async fn change_env(&self, command: &EnvCommand) -> Result<Value, String> {
         let Self { client, session } = self;
-        let done = || json!({ "success": true });
+        let done = match command {
+            EnvCommand::Apply => repeated(|| client.env_apply(*session)).await,
+            EnvCommand::Scrub => repeated(|| client.env_scrub(*session)).await,
+        };
+        done.map(|reply| json!(reply)).map_err(|error| error.to_string())
+    }
+
+    async fn steer(&self, command: &ServicesCommand) -> Result<Value, String> {
+        repeated(|| self.ask_service(command)).await.map_err(|error| error.to_string())
+    }
+
+    async fn ask_service(&self, command: &ServicesCommand) -> Result<Value, client::Error> {
+        let Self { client, session } = self;
         match command {
-            InsideCommand::Env(EnvCommand::Apply) => {
-                client.env_apply(*session).await.map(|reply| json!(reply))
+            ServicesCommand::List => client.services(*session).await.map(|list| json!(list)),
+            ServicesCommand::Start { name, command, cwd } => {
+                let (name, command, cwd) = (name.clone(), command.clone(), cwd.clone());
+                let service = StartService { name, command, cwd };
+                client.start_service(*session, &service).await.map(|entry| json!({ "service": entry }))
             }
-            InsideCommand::Env(EnvCommand::Scrub) => {
-                client.env_scrub(*session).await.map(|reply| json!(reply))
+            ServicesCommand::Stop { name } => {
+                client.stop_service(*session, name).await.map(|()| json!({ "success": true }))
             }
-            InsideCommand::Services(command) => match command {
-                ServicesCommand::List => client.services(*session).await.map(|list| json!(list)),
-                ServicesCommand::Start { name, command, cwd } => {
-                    let (name, command, cwd) = (name.clone(), command.clone(), cwd.clone());
-                    let service = StartService { name, command, cwd };
-                    client.start_service(*session, &service).await.map(|entry| json!({ "service": entry }))
-                }
-                ServicesCommand::Stop { name } => client.stop_service(*session, name).await.map(|()| done()),
-                ServicesCommand::Restart { name } => {
-                    client.restart_service(*session, name).await.map(|entry| json!({ "service": entry }))
-                }
-                ServicesCommand::Logs { name } => {
-                    client.service_log(*session, name).await.map(|log| json!(log))
-                }
-                ServicesCommand::Expose { port } => client
-                    .expose_port(*session, *port)
-                    .await
-                    .map(|()| json!({ "exposedPort": port, "preview": null })),
-            },
+            ServicesCommand::Restart { name } => {
+                client.restart_service(*session, name).await.map(|entry| json!({ "service": entry }))
+            }
+            ServicesCommand::Logs { name } => client.service_log(*session, name).await.map(|log| json!(log)),
+            ServicesCommand::Expose { port } => {
+                let done = client.expose_port(*session, *port).await;
+                done.map(|()| json!({ "exposedPort": port, "preview": null }))
+            }
         }
     }
 }

@@ -64,6 +64,7 @@ pub(crate) const REPO: Kind = Kind("repository", "proliferate repos ls");
 pub(crate) const CONFIGURATION: Kind = Kind("configuration", "proliferate configurations ls");
 pub(crate) const AUTOMATION: Kind = Kind("automation", "proliferate automations ls");
 pub(crate) const RUN: Kind = Kind("run", "proliferate runs ls");
+pub(crate) const INVOCATION: Kind = Kind("waiting invocation", "proliferate approvals ls");
 pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
 
 /// The one candidate that `wanted` matches: by id, otherwise by name, otherwise by id prefix.
@@ -79,9 +80,13 @@ pub(crate) fn pick<T: Copy + Display>(
     match found.iter().find(|found| !found.is_empty()).map(Vec::as_slice) {
         Some([one]) => Ok(one.id),
         Some(many) => Err(Failure::usage(format!("{wanted:?} can be any of these:{}", listed(many)))),
-        None => Err(Failure::failed(format!(
-            "there is no {what} {wanted:?}: `{list}` shows them (its id, the first {PREFIX} characters of it or more, or its name)"
-        ))),
+        None => {
+            let named = all.iter().any(|one| !one.names.is_empty());
+            let name = if named { ", or its name" } else { "" };
+            Err(Failure::failed(format!(
+                "there is no {what} {wanted:?}: `{list}` shows them (its id, the first {PREFIX} characters of it or more{name})"
+            )))
+        }
     }
 }
 

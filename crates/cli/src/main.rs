@@ -1,6 +1,7 @@
 //! `proliferate`: the server and all operator commands.
 
 mod actions;
+mod approvals;
 mod args;
 mod automations;
 mod clean;
@@ -21,6 +22,7 @@ mod audit;
 mod db;
 mod egress;
 mod hidden;
+mod inbox;
 mod inside;
 mod integrations;
 mod keys;
@@ -129,6 +131,8 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Secrets(command) => secrets::run(context, command).await,
         Command::Actions(command) => actions::run(context, command).await,
         Command::Policy(command) => policy::run(context, command).await,
+        Command::Inbox(args) => inbox::run(context, args).await,
+        Command::Approvals(args) => approvals::run(context, args).await,
         Command::Questions(args) => questions::run(context, args).await,
         Command::Audit(command) => audit::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,

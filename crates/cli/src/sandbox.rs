@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use egress::{Mode, Recorder, RuleError, Rules};
-use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
+use gateway::runtime::{SandboxHandle, SandboxRequest, Sandboxes, proxy_of};
 use sandbox::{Isolation, SandboxId, SandboxInfo, SandboxState};
 use serde_json::json;
 
@@ -35,9 +35,9 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
             let mode = if offline { Mode::Offline } else { Mode::Open };
             let id = fresh_id(context)?;
             let (recorder, reached) = Reached::of(&id, &context.config.data_dir);
-            let room = start(context, &sandboxes, id.clone(), mode, recorder).await?;
-            let ended = terminal::run(&room.inside, command).await;
-            drop(room);
+            let handle = start(context, &sandboxes, id.clone(), mode, recorder).await?;
+            let ended = terminal::run(&handle.inside, command).await;
+            drop(handle);
             let terminated = sandboxes.provider.terminate(&id).await;
             reached.show(context.out).await;
             terminated?;
@@ -69,8 +69,8 @@ async fn start(
     id: SandboxId,
     mode: Mode,
     recorder: impl Recorder,
-) -> Result<Room, Failure> {
-    let wanted = Wanted {
+) -> Result<SandboxHandle, Failure> {
+    let request = SandboxRequest {
         id,
         env: BTreeMap::new(),
         snapshot: None,
@@ -78,7 +78,7 @@ async fn start(
         gateway: None,
         programs: BTreeMap::new(),
     };
-    Ok(sandboxes.start(wanted).await?)
+    Ok(sandboxes.start(request).await?)
 }
 
 fn rules(context: &Context, mode: Mode) -> Result<Rules, Failure> {

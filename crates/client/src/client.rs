@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::http::{
-    AnswerQuestion, CreateSession, CreatedSession, MessagePage, MessageQuery, OkReply, PostMessage,
-    PromptReply, QuestionList, RenameSession, SessionInfo, SessionList, SessionModel, SessionQuery,
-    SessionStatusReply,
+    AnswerQuestion, CreateSession, CreatedSession, Inbox, InboxQuery, MessagePage, MessageQuery, OkReply,
+    PostMessage, PromptReply, QuestionList, RenameSession, SessionInfo, SessionList, SessionModel,
+    SessionQuery, SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -97,6 +97,13 @@ impl Client {
         key: Option<&str>,
     ) -> Result<PromptReply, Error> {
         read(self.post(&["proliferate", &session.to_string(), "message"], key).json(message)).await
+    }
+
+    /// A page of what waits for a human.
+    pub async fn inbox(&self, query: &InboxQuery) -> Result<Inbox, Error> {
+        let mut url = self.url(&["v1", "inbox"]);
+        append_query(&mut url, query);
+        read(self.get(url)).await
     }
 
     /// The open questions of the organization's agents.
@@ -202,8 +209,11 @@ pub(crate) async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result
 async fn read_within<T: DeserializeOwned>(request: RequestBuilder, limit: Duration) -> Result<T, Error> {
     let answer = send(request.timeout(limit)).await?;
     let (url, status) = (display_origin(answer.url()), answer.status());
-    let body =
-        answer.text().await.map_err(|error| Error::Unreachable { url: url.clone(), cause: cause(&error) })?;
+    let body = answer.text().await.map_err(|error| Error::Unreachable {
+        url: url.clone(),
+        cause: cause(&error),
+        sent: true,
+    })?;
     if !status.is_success() {
         return Err(Error::from_response(status.as_u16(), &body));
     }
@@ -213,7 +223,8 @@ async fn read_within<T: DeserializeOwned>(request: RequestBuilder, limit: Durati
 pub(crate) async fn send(request: RequestBuilder) -> Result<Response, Error> {
     request.send().await.map_err(|error| {
         let url = error.url().map(display_origin).unwrap_or_default();
-        Error::Unreachable { url, cause: cause(&error.without_url()) }
+        let sent = !error.is_connect();
+        Error::Unreachable { url, cause: cause(&error.without_url()), sent }
     })
 }
 

@@ -17,7 +17,12 @@ pub enum Error {
     },
     /// There was no answer, or the connection broke.
     #[error("cannot reach {url}: {cause}")]
-    Unreachable { url: String, cause: String },
+    Unreachable {
+        url: String,
+        cause: String,
+        /// Whether the gateway may have received the request, and carried it out.
+        sent: bool,
+    },
     /// The answer is not from a gateway that this client understands.
     #[error("the server at {url} is not a gateway that this client understands: {problem}")]
     UnexpectedResponse { url: String, problem: String },

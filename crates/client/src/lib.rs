@@ -4,6 +4,7 @@
 //! It depends only on the wire types (`proto`) and not on the gateway's internals, so that any other program
 //! can do the same.
 
+mod actions;
 mod automations;
 mod client;
 mod connectors;

@@ -93,7 +93,7 @@ async fn open(request: RequestBuilder) -> Result<Response, Error> {
 
 async fn chunk(answer: &mut Response) -> Result<Option<Bytes>, Error> {
     let url = display_origin(answer.url());
-    answer.chunk().await.map_err(|error| Error::Unreachable { url, cause: cause(&error) })
+    answer.chunk().await.map_err(|error| Error::Unreachable { url, cause: cause(&error), sent: true })
 }
 
 impl ExecOutput {

@@ -238,8 +238,13 @@ mod tests {
     #[test]
     fn the_position_moves_backward_only_by_init() {
         let mut position = Position { cursor: None, failures: 0 };
-        let init =
-            ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None, questions: Vec::new() };
+        let init = ServerMessage::Init {
+            messages: Vec::new(),
+            earlier: 0,
+            config: None,
+            questions: Vec::new(),
+            approvals: Vec::new(),
+        };
         assert!(position.advance(Some(&init), Some(7)));
         assert!(position.advance(None, None) && position.cursor == Some(7));
         assert!(!position.advance(None, Some(7)), "a duplicate");

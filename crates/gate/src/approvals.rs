@@ -17,7 +17,7 @@ use crate::Gate;
 use crate::audit_writer::acting;
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::pipeline::{Execute, execute};
-use crate::request::CallRequest;
+use crate::request::{CallRequest, Caller, RunRequest};
 use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
 
@@ -56,6 +56,18 @@ impl From<Undecidable> for ApprovalError {
     }
 }
 
+/// What a repeated call means, whose effect only its caller has.
+pub(crate) enum Repeated {
+    /// Somebody approved it, and this instance executes it now.
+    Granted {
+        call: Box<JudgedCall>,
+        versions: Versions,
+    },
+    /// The same call waits for a decision.
+    Waits(InvocationId),
+    New,
+}
+
 /// A request that waits, and its run.
 struct WaitingCall {
     invocation: Invocation,
@@ -71,7 +83,7 @@ impl Gate {
         by: UserId,
     ) -> Result<CallResult, ApprovalError> {
         let waiting = self.waiting_call(org, id).await?;
-        let request = Arc::new(waiting.bound_request()?);
+        let request = Arc::new(self.bound_request(&waiting)?);
         let judgement = self.judge(&request).await?;
         let tool = self.still_allowed(&judgement, &waiting)?;
         let at = self.clock.now();
@@ -84,10 +96,17 @@ impl Gate {
         };
         let mut event = self.audit.decision(&call, &approved(), &judgement.versions);
         decided_by(&mut event, by);
-        let verdict = RunVerdict::Start { instance: self.instance.id.clone() };
+        let verdict = if tool.needs_caller() {
+            RunVerdict::Grant { until: at + LIFETIME }
+        } else {
+            RunVerdict::Start { instance: self.instance.id.clone() }
+        };
         let decision = RunDecision { org, run_id: request.run.id.clone(), by: Some(by), at, verdict };
         self.write_decision(id, decision, vec![event]).await?;
         crash_point("gate-approved");
+        if tool.needs_caller() {
+            return Ok(CallResult::granted(&request, id));
+        }
         let (gate, versions) = (self.clone(), Versions { lanes: lanes_version, roles: roles_version });
         // In a task of its own, so that an approver who disconnects does not stop the call.
         let executed = tokio::spawn(async move {
@@ -97,6 +116,55 @@ impl Gate {
             execute(&gate, &call, Execute { tool: tool.as_ref(), outside, versions: &versions }).await
         });
         Ok(executed.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown())))
+    }
+
+    /// Finds the same call of the same caller among those that wait. One that was approved starts, once.
+    pub(crate) async fn redeem(&self, judgement: &Judgement) -> Result<Repeated, StoreError> {
+        let request = &judgement.call.request;
+        let Caller { org, session: Some(session), .. } = request.caller else { return Ok(Repeated::New) };
+        let at = self.clock.now();
+        let hash = request.request_hash.to_string();
+        for found in self.store.unstarted_invocations(org, session, at).await? {
+            if found.run.request_hash.as_ref() != Some(&hash) {
+                continue;
+            }
+            let Some(run) = self.store.run(org, &found.run_id).await? else { continue };
+            let waiting = WaitingCall { invocation: found, run };
+            let Ok(stored) = self.bound_request(&waiting) else { continue };
+            if !is_same_call(&stored, request) {
+                continue;
+            }
+            if waiting.invocation.status(at) != InvocationStatus::Approved {
+                return Ok(Repeated::Waits(waiting.invocation.id));
+            }
+            if let Some(granted) = self.start_granted(waiting, stored, at).await? {
+                return Ok(granted);
+            }
+        }
+        Ok(Repeated::New)
+    }
+
+    /// Starts an approved run for the caller that repeats its call. `None` if another one was faster.
+    async fn start_granted(
+        &self,
+        WaitingCall { run, .. }: WaitingCall,
+        stored: CallRequest,
+        at: DateTime<Utc>,
+    ) -> Result<Option<Repeated>, StoreError> {
+        let call = JudgedCall {
+            case: run.case_id.clone(),
+            parent_run_id: run.parent_run_id.clone(),
+            started_at: Some(RunDecision::started_at(run.created_at, at)),
+            ..JudgedCall::unjudged(&Arc::new(stored))
+        };
+        let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
+        let event = self.audit.redemption(&call, &versions);
+        let verdict = RunVerdict::Redeem { instance: self.instance.id.clone() };
+        let decision = RunDecision { org: run.org_id, run_id: run.run_id, by: None, at, verdict };
+        let change = Change::Decide(Box::new(decision));
+        let written = self.store.gate_write(GateWrite::new(change, vec![event])).await?;
+        let granted = Repeated::Granted { call: Box::new(call), versions };
+        Ok(matches!(written, Written::Done).then_some(granted))
     }
 
     /// Denies a request, which is then never executed.
@@ -220,15 +288,16 @@ impl Gate {
     }
 }
 
-impl WaitingCall {
+impl Gate {
     /// The stored request, if it is the one that was recorded. A row that was changed since is not executed.
-    fn bound_request(&self) -> Result<CallRequest, ApprovalError> {
-        let Self { invocation, run } = self;
+    fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
+        let WaitingCall { invocation, run } = waiting;
         let changed = || ApprovalError::Changed("The request has changed since it was recorded".to_owned());
         let stored = invocation.request.clone().ok_or_else(changed)?;
         let request: CallRequest = serde_json::from_value(stored).map_err(|_| changed())?;
         let CallRequest { caller, target, action, .. } = &request;
-        let bound = run.request_hash.as_ref() == Some(&request.binding().to_string())
+        let bound = self.is_content_bound(&request, waiting)
+            && run.request_hash.as_ref() == Some(&request.request_hash.to_string())
             && request.run.id == run.run_id
             && (caller.org, caller.session) == (run.org_id, run.session_id)
             && (json!(caller.actor), &caller.role) == (run.actor.clone(), &run.role_id)
@@ -238,6 +307,25 @@ impl WaitingCall {
             && action.as_ref().is_some_and(|action| action.id == invocation.id);
         if bound { Ok(request) } else { Err(changed()) }
     }
+
+    /// Whether the content of a stored request is what was recorded. The run of an invoked action is named after its
+    /// invocation, and its hash is the binding. Other entry points hash what their caller sent; their runs have the
+    /// keyed hash of the parameters.
+    fn is_content_bound(&self, request: &CallRequest, WaitingCall { invocation, run }: &WaitingCall) -> bool {
+        if run.run_id == RunRequest::new_call(invocation.id.uuid(), None).id {
+            return run.request_hash.as_ref() == Some(&request.binding().to_string());
+        }
+        let hash = self.audit.parameters_hash(&request.target.parameters).map(|hash| json!(hash));
+        hash.is_some_and(|hash| run.inputs["parameters_hash_sha256"] == hash) && run.case_id == request.case
+    }
+}
+
+/// Whether a caller repeats exactly what was stored.
+fn is_same_call(stored: &CallRequest, repeated: &CallRequest) -> bool {
+    (&stored.caller.actor, &stored.caller.role) == (&repeated.caller.actor, &repeated.caller.role)
+        && stored.full_name() == repeated.full_name()
+        && stored.target.lane == repeated.target.lane
+        && stored.target.parameters == repeated.target.parameters
 }
 
 fn approved() -> policy::Verdict {

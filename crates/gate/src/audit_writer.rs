@@ -10,6 +10,7 @@ use policy::{ActorClass, Claim, Verdict, Versions};
 use proto::OrgId;
 use serde_json::Value;
 use store::NewEvent;
+use uuid::Uuid;
 
 use crate::judgement::JudgedCall;
 use crate::request::CallRequest;
@@ -30,6 +31,10 @@ impl AuditWriter {
 
     pub(crate) fn now(&self) -> DateTime<Utc> {
         self.clock.now()
+    }
+
+    pub(crate) fn new_uuid(&self) -> Uuid {
+        self.rng.uuid(self.clock.now())
     }
 
     /// The keyed hash of a call's parameters for its run. Parameters are often short and guessable,
@@ -80,6 +85,13 @@ impl AuditWriter {
         new.event.outcome_reason = Some(Text::cut("the call waits for approval"));
         let definition = definition.unwrap_or("none");
         new.event.notes = Some(Text::cut(&format!("{}, definition sha256 {definition}", verdict.rule_id)));
+        new
+    }
+
+    /// The event of an approved call that its caller repeats.
+    pub(crate) fn redemption(&self, call: &JudgedCall, versions: &Versions) -> NewEvent {
+        let mut new = self.of_call(call, ActionType::System, Outcome::Success, versions);
+        new.event.outcome_reason = Some(Text::cut("the approved call was repeated, and is executed"));
         new
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use policy::{RunState, Versions, decide};
-use proto::ToolErrorCode;
+use proto::{RunStatus, ToolErrorCode};
 use serde_json::json;
 use store::{Change, GateWrite, Run, StoreError, Written};
 
@@ -50,12 +50,24 @@ impl Gate {
         if run.status.is_terminal() {
             return Ok(ExistingRun::Answered(Box::new(self.ended_result(request, &run))));
         }
+        if run.status == RunStatus::Created {
+            return self.waiting_result(request, &run).await;
+        }
         let tool = self.find_tool(request).await?;
         let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
         let ended = tokio::time::timeout(patience, self.wait_for_end(request, run)).await;
         ended.unwrap_or_else(|_| {
             let late = "the call is still in flight: try again";
             Ok(ExistingRun::Unresolved(Refusal::new(ToolErrorCode::DependencyDown, late)))
+        })
+    }
+
+    /// The answer to a call that was sent again while it waits for approval.
+    async fn waiting_result(&self, request: &CallRequest, run: &Run) -> Result<ExistingRun, Undecidable> {
+        let found = self.store.invocation_of_run(run.org_id, &run.run_id).await?;
+        Ok(match found {
+            Some(found) => ExistingRun::Answered(Box::new(CallResult::waiting(request, found.id))),
+            None => ExistingRun::Unresolved(Refusal::unknown()),
         })
     }
 

@@ -16,7 +16,7 @@ use store::{ActionModes, Run, StoreError};
 use crate::Gate;
 use crate::artifacts::reference;
 use crate::lock::LockUnread;
-use crate::request::{BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
+use crate::request::{ActionRequest, BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
 use crate::tool::{Definition, EXPORT, Review, SourceError, Tool, ToolScope};
 
 /// The reason why a request cannot be judged now, so that it is not executed.
@@ -158,6 +158,7 @@ impl Gate {
             grant: self.grant(request).await?,
         };
         let verdict = decide(&policy, &asked);
+        let request = &self.as_action(request, &verdict, tool.as_deref());
         Ok(Judgement {
             asked,
             verdict,
@@ -175,6 +176,25 @@ impl Gate {
             },
             tool,
         })
+    }
+
+    /// The request as the invocation of an action, if it is asked about and is not one yet.
+    fn as_action(
+        &self,
+        request: &Arc<CallRequest>,
+        verdict: &Verdict,
+        tool: Option<&dyn Tool>,
+    ) -> Arc<CallRequest> {
+        let asks = verdict.outcome == policy::Outcome::Ask && request.action.is_none();
+        let Some(key) = tool.and_then(Tool::mode_key).filter(|_| asks) else { return request.clone() };
+        let (source, action) = key.parts();
+        let action = ActionRequest {
+            id: self.audit.new_uuid().into(),
+            integration: source.to_owned(),
+            action: action.to_owned(),
+            by_key: false,
+        };
+        Arc::new(CallRequest { action: Some(action), ..request.as_ref().clone() })
     }
 
     pub(crate) async fn find_tool(

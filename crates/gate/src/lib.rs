@@ -41,8 +41,9 @@ use std::time::Duration;
 use clock::{Clock, Rng};
 use parking_lot::Mutex;
 use policy::Policy;
-use proto::{OrgId, SessionId};
+use proto::{InvocationId, OrgId, SessionId};
 use store::{Store, StoreError};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use audit_writer::AuditWriter;
@@ -89,6 +90,9 @@ pub use vocabulary::{wire_mode, wire_risk, wire_source};
 /// machine that has certainly died is removed at once ([`Process`]).
 pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 
+/// How many calls that wait a listener may be behind. It may miss others, which are in the database.
+const TOLD_WAITING: usize = 256;
+
 /// The gate of one instance.
 pub struct Gate {
     store: Store,
@@ -114,11 +118,13 @@ struct Instance {
     process: Option<Process>,
 }
 
-/// The calls that this instance can answer without the database.
+/// The calls that this instance knows of without the database.
 struct Calls {
     /// Those that it executes now.
     in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
     recent: RecentResults,
+    /// Tells whoever listens that a call waits for approval.
+    waiting: broadcast::Sender<(OrgId, InvocationId)>,
 }
 
 /// The reason why the gate cannot be opened.
@@ -175,7 +181,11 @@ impl OpenGate {
             lock: SafetyLockReading::new(),
             audit: self.audit,
             checkpoints: self.checkpoints,
-            calls: Calls { in_flight: Mutex::default(), recent: RecentResults::new() },
+            calls: Calls {
+                in_flight: Mutex::default(),
+                recent: RecentResults::new(),
+                waiting: broadcast::Sender::new(TOLD_WAITING),
+            },
             refusals: Refusals::new(&self.clock, self.calls_per_minute),
             turns: Mutex::default(),
             closing,
@@ -188,6 +198,16 @@ impl Gate {
     /// The policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.rules.policy()
+    }
+
+    /// Receives every call that begins to wait for approval at this instance.
+    pub fn waiting_calls(&self) -> broadcast::Receiver<(OrgId, InvocationId)> {
+        self.calls.waiting.subscribe()
+    }
+
+    pub(crate) fn tell_waiting(&self, org: OrgId, id: InvocationId) {
+        // Nobody may be listening.
+        let _ = self.calls.waiting.send((org, id));
     }
 
     /// Unregisters this instance and writes the last checkpoint. This is the last step before the database closes.

@@ -11,7 +11,7 @@ use policy::Versions;
 use proto::{OrgId, ToolErrorCode};
 use store::{GateWrite, Run, StoreError, Written};
 
-use crate::approvals::LIFETIME;
+use crate::approvals::{LIFETIME, Repeated};
 use crate::existing_run::{ExistingRun, TakeOver, stored_result};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::record::Prepared;
@@ -156,7 +156,8 @@ fn count(judgement: &Judgement) {
 /// Carries out the decision. `None` if the facts of the judgement have changed in between.
 async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -> Option<CallResult> {
     let request = &judgement.call.request;
-    let refusal = refusal(judgement);
+    let waits = waits(judgement, effect.is_some());
+    let refusal = refusal(judgement, waits);
     let share = if refusal.is_some() { gate.take_refusal(request) } else { gate.take_allowed(request) };
     if let Err(over) = share {
         // A retry of a recorded call gets its result even if the caller's share is used up.
@@ -166,7 +167,10 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
         });
     }
     match (refusal, judgement.tool.as_deref()) {
-        (None, Some(_)) if waits(judgement) => request_approval(gate, judgement).await,
+        (None, Some(tool)) if waits => match effect.filter(|_| tool.needs_caller()) {
+            None => request_approval(gate, judgement).await,
+            Some(effect) => repeat_or_request(gate, judgement, (tool, effect)).await,
+        },
         (Some(refusal), _) => record_ended(gate, judgement, Err(refusal)).await,
         (None, None) => Some(CallResult::unrecorded(request, &Refusal::unknown())),
         (None, Some(tool)) => match tool.work() {
@@ -278,20 +282,22 @@ async fn follow(gate: &Gate, call: &JudgedCall, mut run: Run) -> CallResult {
     CallResult::unrecorded(request, &Refusal::unknown())
 }
 
-/// Whether a call is stored until somebody approves it. Only invocations of actions wait; other calls that need
-/// approval are refused.
-fn waits(judgement: &Judgement) -> bool {
-    judgement.verdict.outcome == policy::Outcome::Ask && judgement.call.request.action.is_some()
+/// Whether a call is stored until somebody approves it. One that needs its caller waits only if its effect is there.
+fn waits(judgement: &Judgement, has_effect: bool) -> bool {
+    judgement.verdict.outcome == policy::Outcome::Ask
+        && judgement.call.request.action.is_some()
+        && judgement.tool.as_ref().is_some_and(|tool| !tool.needs_caller() || has_effect)
 }
 
 /// Stores a call until somebody approves it.
 async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResult> {
     let request = &judgement.call.request;
+    let id = request.action.as_ref()?.id;
     match gate.store.gate_write(gate.claim_waiting(judgement)).await {
         Ok(Written::Done) => {
             crash_point("gate-waiting");
-            let waits = "Action requires approval";
-            Some(CallResult::refused(request, &Refusal::new(ToolErrorCode::PolicyDenied, waits)))
+            gate.tell_waiting(request.caller.org, id);
+            Some(CallResult::waiting(request, id))
         }
         Ok(Written::TooManyWaiting) => {
             let many = "Too many pending approvals. Resolve existing ones first.";
@@ -303,9 +309,27 @@ async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResu
     }
 }
 
+/// Executes a call whose effect its caller brings, if somebody has approved the same call before. Otherwise it waits, as
+/// one request however often it is repeated.
+async fn repeat_or_request(
+    gate: &Gate,
+    judgement: &Judgement,
+    (tool, outside): (&dyn Tool, &dyn Outside),
+) -> Option<CallResult> {
+    let request = &judgement.call.request;
+    match gate.redeem(judgement).await {
+        Ok(Repeated::Granted { call, versions }) => {
+            Some(execute(gate, &call, Execute { tool, outside, versions: &versions }).await)
+        }
+        Ok(Repeated::Waits(id)) => Some(CallResult::waiting(request, id)),
+        Ok(Repeated::New) => request_approval(gate, judgement).await,
+        Err(error) => Some(unavailable(request, &error.into())),
+    }
+}
+
 /// The reason why a call is neither executed nor stored for approval, if any.
-fn refusal(judgement: &Judgement) -> Option<Refusal> {
-    if judgement.verdict.outcome != policy::Outcome::Allow && !waits(judgement) {
+fn refusal(judgement: &Judgement, waits: bool) -> Option<Refusal> {
+    if judgement.verdict.outcome != policy::Outcome::Allow && !waits {
         return Some(Refusal::new(ToolErrorCode::PolicyDenied, judgement.verdict.reason.clone()));
     }
     let problem = judgement.tool.as_ref()?.check(&judgement.call.request.target.parameters).err()?;

@@ -2,7 +2,7 @@
 
 use ledger::{ArtifactRef, Hash};
 use proto::http::{ToolCallError, ToolCallReply};
-use proto::{JsonObject, ToolErrorCode};
+use proto::{InvocationId, JsonObject, ToolErrorCode};
 use serde::{Deserialize, Serialize};
 use shares::OverShare;
 
@@ -29,6 +29,8 @@ pub struct CallResult {
 pub enum CallOutcome {
     Success,
     Failed(ToolErrorCode),
+    /// The call waits for approval. Nothing was executed.
+    Waiting(InvocationId),
     /// The id was used before for a different call.
     Conflict,
     /// Nothing was recorded, and a retry may succeed.
@@ -137,6 +139,25 @@ impl CallResult {
         let refused = Self::refused(request, refusal);
         let outcome = if refusal.retryable { CallOutcome::Unavailable } else { refused.outcome };
         Self { outcome, ..refused }
+    }
+
+    /// A call that waits for approval. The same call, sent again, gets its result once somebody has decided.
+    pub(crate) fn waiting(request: &CallRequest, id: InvocationId) -> Self {
+        let place = match request.caller.session {
+            Some(session) => format!("/proliferate/{session}/actions/invocations/{id}"),
+            None => format!("/v1/invocations/{id}"),
+        };
+        let message =
+            format!("Action requires approval: repeat it once somebody has decided; GET {place} tells");
+        let refusal = Refusal { retryable: true, ..Refusal::new(ToolErrorCode::PolicyDenied, message) };
+        Self { outcome: CallOutcome::Waiting(id), ..Self::refused(request, &refusal) }
+    }
+
+    /// An approved call that its caller has to repeat.
+    pub(crate) fn granted(request: &CallRequest, id: InvocationId) -> Self {
+        let text = "Approved: it passes once when the same is requested again".to_owned();
+        let outcome = CallOutcome::Waiting(id);
+        Self { outcome, ..Self::success(request, Output { text, data: None }, &[]) }
     }
 
     /// A call beyond its caller's share, which is not recorded.

@@ -91,6 +91,12 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// Whether only its caller can carry out a call, because it comes with data that no request holds. Such a call passes
+    /// once when it is repeated after its approval.
+    fn needs_caller(&self) -> bool {
+        false
+    }
+
     /// The refs of a repository that a call would change.
     fn refs(&self, _parameters: &Value) -> Vec<String> {
         Vec::new()

@@ -72,7 +72,7 @@ acts! {
     //                                                   creator, other member, admin or owner, service, sandbox
     Public: "health, readiness, metrics, login, signed webhooks (no credential needed)" [Yes Yes Yes Yes Yes]
     Identify: "ask who one is, log out" [Yes Yes Yes Yes Yes]
-    Watch: "list and watch sessions and open questions, read the transcript, presence, git status" [Yes Yes Yes Yes No]
+    Watch: "list and watch sessions, open questions and the inbox, read the transcript, presence, git status" [Yes Yes Yes Yes No]
     ReadStatus: "read the status of a session" [Yes Yes Yes Yes Own]
     CreateSession: "create a session" [Yes Yes Yes Yes No]
     Prompt: "prompt a session, answer a question of its agent, change its model" [Yes Yes Yes Yes No]

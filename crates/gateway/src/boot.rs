@@ -13,7 +13,7 @@ use gate::{Gate, GateError, OpenGate, Permit, follow_lock, keep_gate};
 use opencode::OpenCode;
 use proto::SessionId;
 use secrecy::ExposeSecret as _;
-use store::{InstanceLock, Member, Store, StoreError};
+use store::{InstanceLock, Member, OpenTranscript, Store, StoreError};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -36,8 +36,8 @@ use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{
-    Insecure, Inside, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, Saved,
-    SnapshotError, keep_environments, keep_pool,
+    ConnectedSandbox, Insecure, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError,
+    Saved, SnapshotError, keep_environments, keep_pool,
 };
 use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
@@ -209,6 +209,8 @@ impl Gateway {
         let pool = tokio::spawn(keep_pool(self.app.runtime.clone()));
         let environments = tokio::spawn(keep_environments(self.app.runtime.clone()));
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
+        let app = self.app.clone();
+        tokio::spawn(async move { app.actions.announce_waiting(&app.closing).await });
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
         let schedules = tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.closing.clone()));
@@ -420,16 +422,20 @@ impl LiveSandboxes for SessionSandboxes {
         .boxed()
     }
 
-    fn save_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<(), String>> {
+    fn open_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<OpenTranscript, String>> {
         async move {
             let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
             let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
-            hub.save_transcript().await.map_err(|error| error.to_string())
+            hub.open_transcript().await.map_err(|error| error.to_string())
         }
         .boxed()
     }
 
-    fn enter<'a>(&'a self, _: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Inside, String>> {
+    fn enter<'a>(
+        &'a self,
+        _: &'a Permit,
+        session: SessionId,
+    ) -> BoxFuture<'a, Result<ConnectedSandbox, String>> {
         async move {
             let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
             let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;

@@ -31,6 +31,7 @@ mod gauges;
 mod git;
 mod health;
 mod hooks;
+mod inbox;
 mod inspect;
 mod integrations;
 mod invocations;

@@ -1,6 +1,7 @@
 //! The live session: one actor owns its event stream, its agent and its prompt queue, and serves every
 //! watcher.
 
+mod approvals;
 mod command;
 mod eviction;
 mod feed;
@@ -14,6 +15,7 @@ mod stored;
 mod telemetry;
 mod transcript;
 
+pub(crate) use approvals::open_approval;
 pub(crate) use command::{Answer, AnswerOutcome, JoinReply, PromptOutcome, PromptRequest};
 pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::{FrameText, to_one};

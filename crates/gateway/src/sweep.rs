@@ -9,7 +9,7 @@ use store::StoreError;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::AppState;
-use crate::runtime::end_left_behind;
+use crate::runtime::end_retired_sandboxes;
 use gate::DEAD_AFTER;
 
 const TICK: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const FORGOTTEN: u32 = 1000;
 
 /// Runs the sweep until the gateway closes.
 pub(crate) async fn keep_sweeping(app: AppState) {
-    if let Err(error) = end_left_behind(&app.runtime).await {
+    if let Err(error) = end_retired_sandboxes(&app.runtime).await {
         tracing::warn!(%error, "sandboxes that their sessions have left may be there; the next start looks again");
     }
     let mut ticks = tokio::time::interval(TICK);

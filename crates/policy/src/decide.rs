@@ -264,8 +264,7 @@ fn mode<'a>(request: &Request) -> CheckResult<'a> {
     )?;
     Denial::deny_if(
         agent && *mode == Mode::RequireApproval,
-        "the mode of the tool requires approval, and only invocations of actions can wait for it yet; an admin can \
-         allow it with `proliferate actions modes set`",
+        "the mode of the tool requires approval; an admin can allow it with `proliferate actions modes set`",
     )
 }
 

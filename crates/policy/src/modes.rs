@@ -126,6 +126,11 @@ impl ModeKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The source and the action.
+    pub fn parts(&self) -> (&str, &str) {
+        self.0.split_once(':').unwrap_or((&self.0, ""))
+    }
 }
 
 impl std::str::FromStr for ModeKey {

@@ -10,6 +10,7 @@ mod device_login;
 mod egress;
 mod environment;
 mod identity;
+mod inbox;
 mod integration;
 mod media;
 mod prompt;
@@ -62,6 +63,7 @@ pub use identity::{
     MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretPurpose,
     SecretScope, SetRole, SetSecret, SetSecretReply, TicketKind,
 };
+pub use inbox::{Inbox, InboxEntry, InboxItem, InboxQuery, InboxQuestion, InboxRun, InboxSession};
 pub use integration::{
     AddIntegration, AutomationIntegrations, ChangeIntegration, IntegrationEntry, IntegrationList,
 };

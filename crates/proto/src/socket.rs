@@ -17,5 +17,6 @@ pub use question::{
     OpenQuestion, PERMISSION_ANSWERS, QuestionItem, QuestionKind, QuestionOption, QuestionState,
 };
 pub use server::{
-    ActionOutcome, AutoStartEntry, InitConfig, ServerMessage, SnapshotTarget, TurnOutcome, WireStatus,
+    ActionOutcome, AutoStartEntry, InitConfig, OpenApproval, ServerMessage, SnapshotTarget, TurnOutcome,
+    WireStatus,
 };

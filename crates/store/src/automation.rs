@@ -99,7 +99,7 @@ macro_rules! automations {
         concat!(
             "SELECT a.id, a.org_id, a.name, a.instructions, a.model, a.configuration_id, a.system_prompt, a.enabled,
             a.webhook_scheme, a.webhook_secret, a.cron_schedule, a.cron_time_zone, a.cron_next_at, a.created_by,
-            a.created_at, COALESCE(a.updated_at, a.created_at) AS updated_at, a.revision FROM automations a ",
+            a.created_at, a.updated_at, a.revision FROM automations a ",
             $rest
         )
     };

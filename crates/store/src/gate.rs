@@ -6,6 +6,7 @@
 
 pub(crate) mod completion;
 pub(crate) mod decision;
+pub(crate) mod open_transcript;
 pub(crate) mod plan;
 pub(crate) mod recent_artifacts;
 pub(crate) mod record;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 
 pub use self::completion::RunCompletion;
 pub use self::decision::{RunDecision, RunVerdict};
+pub use self::open_transcript::OpenTranscript;
 pub(crate) use self::record::{Changed, LedgerConnection, administer, change};
 use crate::postgres::Postgres;
 use crate::row::JsonText;

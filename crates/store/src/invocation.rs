@@ -81,6 +81,7 @@ impl Invocation {
         let overdue = self.expires_at.is_some_and(|at| now >= at);
         match self.run.status {
             RunStatus::Created if overdue => InvocationStatus::Expired,
+            RunStatus::Created if self.decided_by.is_some() => InvocationStatus::Approved,
             RunStatus::Created => InvocationStatus::Pending,
             RunStatus::Running => InvocationStatus::Executing,
             RunStatus::Completed => InvocationStatus::Completed,
@@ -140,6 +141,13 @@ impl Store {
         Ok(find!(self, SQL, org, id)?)
     }
 
+    /// The invocation of a run, if it has one.
+    pub async fn invocation_of_run(&self, org: OrgId, run: &str) -> Result<Option<Invocation>, StoreError> {
+        const SQL: &str = invocations!("WHERE i.org_id = $1 AND i.run_id = $2");
+        let org = org.uuid();
+        Ok(find!(self, SQL, org, run)?)
+    }
+
     /// The newest invocations of a session.
     pub async fn session_invocations(
         &self,
@@ -154,6 +162,37 @@ impl Store {
         Ok(
             read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).bind(limit).fetch_all(pool).await)?,
         )
+    }
+
+    /// The invocations of a session that can still be approved, the oldest first. Those of a session that was stopped
+    /// have expired.
+    pub async fn waiting_invocations(
+        &self,
+        session: SessionId,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Invocation>, StoreError> {
+        const SQL: &str = invocations!(
+            "JOIN sessions s ON s.id = i.session_id AND s.org_id = i.org_id AND s.status <> 'stopped'
+            WHERE s.id = $1 AND r.status = 'created' AND i.decided_by IS NULL AND i.expires_at > $2
+            ORDER BY i.created_at, i.run_id"
+        );
+        let session = session.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).bind(now).fetch_all(pool).await)?)
+    }
+
+    /// The invocations of a session that have not started, and wait for a decision or for their caller to repeat them.
+    pub async fn unstarted_invocations(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Invocation>, StoreError> {
+        const SQL: &str = invocations!(
+            "WHERE r.org_id = $1 AND r.session_id = $2 AND r.status = 'created' AND i.expires_at > $3
+            ORDER BY i.created_at, i.run_id"
+        );
+        let (org, session) = (org.uuid(), session.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).bind(now).fetch_all(pool).await)?)
     }
 
     /// The invocations that nobody decided in time and whose runs still wait.

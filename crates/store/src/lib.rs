@@ -7,6 +7,7 @@
 mod db;
 mod dialect;
 mod error;
+mod inbox;
 mod incarnation;
 mod migrate;
 mod postgres;
@@ -88,9 +89,11 @@ pub use event::{EventBatch, NewBatch};
 pub use evidence::{EvidenceFile, NewEvidence, NewEvidenceFile};
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
 pub use gate::{
-    Change, ConfigurationEffect, Effect, GateWrite, NewEvent, RunCompletion, RunDecision, RunVerdict, Written,
+    Change, ConfigurationEffect, Effect, GateWrite, NewEvent, OpenTranscript, RunCompletion, RunDecision,
+    RunVerdict, Written,
 };
 pub use idempotency::{Begin, KeyedRequest, Reservation};
+pub use inbox::{InboxCursor, InboxEntry, InboxFilter, InboxItem, InboxSession, InvalidInboxCursor};
 pub use integration::Integration;
 pub use invocation::{Invocation, InvocationRun, NewInvocation, Waiting};
 pub use key::{ApiKey, NewApiKey};

@@ -23,34 +23,10 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: &[Self] = &[
-        Self { version: 20, name: "schema", text: include_str!("../migrations/0020_schema.sql") },
-        Self { version: 21, name: "automations", text: include_str!("../migrations/0021_automations.sql") },
-        Self { version: 22, name: "questions", text: include_str!("../migrations/0022_questions.sql") },
-        Self { version: 23, name: "agent", text: include_str!("../migrations/0023_agent.sql") },
-        Self {
-            version: 25,
-            name: "devices and usage",
-            text: include_str!("../migrations/0025_devices_and_usage.sql"),
-        },
-        Self { version: 26, name: "environment", text: include_str!("../migrations/0026_environment.sql") },
-        Self {
-            version: 27,
-            name: "trigger context",
-            text: include_str!("../migrations/0027_trigger_context.sql"),
-        },
-        Self { version: 29, name: "titles", text: include_str!("../migrations/0029_titles.sql") },
-        Self {
-            version: 30,
-            name: "snapshot runs",
-            text: include_str!("../migrations/0030_snapshot_runs.sql"),
-        },
-        Self { version: 32, name: "actions", text: include_str!("../migrations/0032_actions.sql") },
-        Self { version: 33, name: "connectors", text: include_str!("../migrations/0033_connectors.sql") },
-        Self { version: 34, name: "integrations", text: include_str!("../migrations/0034_integrations.sql") },
-    ];
+    pub const ALL: &[Self] =
+        &[Self { version: 35, name: "schema", text: include_str!("../migrations/0035_schema.sql") }];
 
-    /// The first version that this program can read. Versions 1 to 19 existed only before the first release.
+    /// The first version that this program can read. Earlier ones existed only before the first release.
     pub const FIRST: i64 = Self::ALL[0].version;
 
     /// The schema version of this program.

@@ -261,17 +261,17 @@ from_row!(Row, row => Row {
 
 /// The columns of a part; columns of other kinds are NULL.
 #[derive(Default)]
-struct Columns {
-    kind: &'static str,
-    text: Option<String>,
-    image: Option<String>,
-    call_id: Option<String>,
-    tool: Option<String>,
-    args: Option<Json<JsonValue>>,
-    result: Option<String>,
-    status: Option<&'static str>,
-    started_at: Option<DateTime<Utc>>,
-    completed_at: Option<DateTime<Utc>>,
+pub(crate) struct Columns {
+    pub(crate) kind: &'static str,
+    pub(crate) text: Option<String>,
+    pub(crate) image: Option<String>,
+    pub(crate) call_id: Option<String>,
+    pub(crate) tool: Option<String>,
+    pub(crate) args: Option<Json<JsonValue>>,
+    pub(crate) result: Option<String>,
+    pub(crate) status: Option<&'static str>,
+    pub(crate) started_at: Option<DateTime<Utc>>,
+    pub(crate) completed_at: Option<DateTime<Utc>>,
 }
 
 impl From<PartBody> for Columns {

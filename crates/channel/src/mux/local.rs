@@ -129,7 +129,7 @@ impl Mux {
         if entry.send_state != SendState::Open {
             return Poll::Ready(Err(StreamError::Ended));
         }
-        let fits = length.min(entry.data_out.room()).min(MAX_PAYLOAD);
+        let fits = length.min(entry.data_out.sendable()).min(MAX_PAYLOAD);
         if fits == 0 {
             entry.data_out.sender = Some(cx.waker().clone());
             return Poll::Pending;

@@ -5,6 +5,12 @@ use clap::{Args, Subcommand};
 use super::gateway::GatewayArgs;
 
 #[derive(Args)]
+pub(crate) struct InboxArgs {
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct QuestionsArgs {
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use egress::{Mode, Rules};
 use gateway::config::Engine;
-use gateway::runtime::{Counted, Room, Sandboxes, Wanted, proxy_of};
+use gateway::runtime::{Counted, SandboxHandle, SandboxRequest, Sandboxes, proxy_of};
 use sandbox::local::{LimitsReport, Strength};
 use sandbox::{SandboxError, SandboxId};
 use sandboxd::protocol::{Exec, ExitReason};
@@ -57,17 +57,17 @@ pub(super) async fn check(context: &Context) -> Vec<Finding> {
 }
 
 async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
-    let room = match start(context, sandboxes).await {
-        Ok(room) => room,
+    let handle = match start(context, sandboxes).await {
+        Ok(handle) => handle,
         Err(error) => return Finding::bad(NAME, error.to_string(), remedy(&error)),
     };
     let mut open = Vec::new();
     for (name, script) in PROBES {
-        if !holds(&room, script).await {
+        if !holds(&handle, script).await {
             open.push(name);
         }
     }
-    let ended = sandboxes.provider.terminate(&room.id).await;
+    let ended = sandboxes.provider.terminate(&handle.id).await;
     match (open.as_slice(), ended) {
         ([], Ok(())) => {
             Finding::good(NAME, format!("a sandbox was started; all {} probes hold", PROBES.len()))
@@ -81,9 +81,9 @@ async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
     }
 }
 
-async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, SandboxError> {
+async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<SandboxHandle, SandboxError> {
     let proxy = proxy_of(Rules::new(Mode::Offline), Counted, &context.clock);
-    let wanted = Wanted {
+    let request = SandboxRequest {
         id: SandboxId::new("doctor")?,
         env: BTreeMap::new(),
         snapshot: None,
@@ -91,13 +91,13 @@ async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, Sandbox
         gateway: None,
         programs: BTreeMap::new(),
     };
-    sandboxes.start(wanted).await
+    sandboxes.start(request).await
 }
 
-async fn holds(room: &Room, script: &str) -> bool {
+async fn holds(handle: &SandboxHandle, script: &str) -> bool {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let exec = Exec { argv, timeout_ms: Some(TIMEOUT_MS), ..Exec::default() };
-    room.inside.run(exec, "", 0).await.is_ok_and(|ran| ran.done.ended == ExitReason::Exit(0))
+    handle.inside.run(exec, "", 0).await.is_ok_and(|ran| ran.done.ended == ExitReason::Exit(0))
 }
 
 fn remedy(error: &SandboxError) -> &'static str {

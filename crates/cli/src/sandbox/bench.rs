@@ -45,13 +45,13 @@ async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result
         bare_bubblewrap(context).await?;
         bare.push(millis(clock.elapsed().saturating_sub(before)));
         let before = clock.elapsed();
-        let room = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
+        let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
         start_times.push(millis(clock.elapsed().saturating_sub(before)));
-        sandboxes.provider.terminate(&room.id).await?;
+        sandboxes.provider.terminate(&handle.id).await?;
     }
-    let room = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
-    let inside = inside(context, &room.inside).await;
-    sandboxes.provider.terminate(&room.id).await?;
+    let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
+    let inside = inside(context, &handle.inside).await;
+    sandboxes.provider.terminate(&handle.id).await?;
     Ok(Figures { start: start_times, bare, ..inside? })
 }
 

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::io::Write;
 
-use proto::socket::{ActionOutcome, Message, MessageRole, Part, ServerMessage, ToolStatus, TurnOutcome};
+use proto::socket::{
+    ActionOutcome, Message, MessageRole, OpenApproval, Part, ServerMessage, ToolStatus, TurnOutcome,
+};
 use serde_json::Value;
 
 use crate::clean::{clean, cut, shortened};
@@ -199,7 +201,8 @@ impl<W: Write> Screen<W> {
     /// Prints approval requests, their results, and the results of actions; other messages are for programs.
     fn action(&mut self, message: &ServerMessage) {
         match message {
-            ServerMessage::ActionApprovalRequest { integration, action, risk_level, params, .. } => {
+            ServerMessage::ActionApprovalRequest(waiting) => {
+                let OpenApproval { integration, action, risk_level, params, .. } = waiting;
                 let params = shortened(&clean(&params.to_string()), ARGUMENTS);
                 let what = clean(&format!("{integration} {action}"));
                 self.line(&format!("{YELLOW}approval wanted ({risk_level}): {what}{YELLOW:#} {params}"));

@@ -162,7 +162,13 @@ mod tests {
     }
 
     fn init(messages: Vec<Message>) -> Frame {
-        Frame::to_one(ServerMessage::Init { messages, earlier: 0, config: None, questions: Vec::new() })
+        Frame::to_one(ServerMessage::Init {
+            messages,
+            earlier: 0,
+            config: None,
+            questions: Vec::new(),
+            approvals: Vec::new(),
+        })
     }
 
     fn end(outcome: TurnOutcome) -> Frame {

@@ -23,13 +23,14 @@ fn machine(effects: &EffectRecorder) -> Machine {
     with_tools(Machine::new(), effects)
 }
 
-fn with_tools(machine: Machine, effects: &EffectRecorder) -> Machine {
+pub(crate) fn with_tools(machine: Machine, effects: &EffectRecorder) -> Machine {
     let folder = machine.file("policy");
     std::fs::create_dir(&folder).unwrap();
     let (url, address) = (effects.url(), effects.url().trim_start_matches("http://").to_owned());
     let tools = format!(
         "- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write}}\n\
-         - {{name: effect.read, method: GET, url: '{url}/effects/read', risk: read}}\n"
+         - {{name: effect.read, method: GET, url: '{url}/effects/read', risk: read}}\n\
+         - {{name: effect.drop, method: POST, url: '{url}/effects/drop', risk: danger}}\n"
     );
     std::fs::write(folder.join("tools.yaml"), tools).unwrap();
     machine

@@ -14,6 +14,7 @@ fn help_names_every_command_and_the_exit_codes() {
         "configurations",
         "connectors",
         "integrations",
+        "approvals",
         "usage",
         "login",
         "logout",

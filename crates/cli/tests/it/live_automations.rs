@@ -151,6 +151,10 @@ text = "You said: {{prompt}}"
     )
 }
 
+const ENDED_RUNS: &str = "SELECT CAST(count(*) AS TEXT) FROM automation_runs WHERE status = 'succeeded'";
+/// Messages that were saved before the agent had finished them.
+const OPEN_MESSAGES: &str = "SELECT CAST(count(*) AS TEXT) FROM messages WHERE NOT is_complete";
+
 fn kinds(run: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     run["events"].as_array().unwrap().iter().map(|event| (text(&event["kind"]), text(&event["to"]))).collect()
@@ -274,7 +278,8 @@ fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
         "automation-session-created",
         "automation-ready",
         "automation-prompted",
-        "automation-transcript-saved",
+        "automation-reported",
+        "gate-settled",
         "automation-ending",
     ] {
         let mut world = World::start();
@@ -282,6 +287,11 @@ fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
         let run = world.fire("{}");
         world.script(&reporting(&run));
         dead(world.real.server.take().unwrap());
+        let (ended, open) = (world.real.sql(ENDED_RUNS), world.real.sql(OPEN_MESSAGES));
+        let expected = if point == "gate-settled" { "1" } else { "0" };
+        if point != "automation-ending" {
+            assert_eq!((ended.as_deref(), open.as_deref()), (Some(expected), Some(expected)), "{point}");
+        }
         world.real.server = Some(world.real.machine.serve());
         let done = world.until(&run, &["succeeded", "failed", "timed_out"]);
         assert_eq!(done["status"], "succeeded", "{point}: {done}");

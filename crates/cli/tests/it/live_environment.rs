@@ -15,7 +15,7 @@ const CANARIES: [&str; 4] = [
 ];
 const PLATFORM: &str = "canary-of-the-platform";
 
-fn running(real: &Real) -> Watching {
+pub(crate) fn running(real: &Real) -> Watching {
     let mut socket = real.watch("");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
     socket

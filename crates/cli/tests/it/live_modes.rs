@@ -56,8 +56,13 @@ const TOOLS: [&str; 5] =
     ["request_env_variables", "save_env_files", "save_service_commands", "save_snapshot", "verify"];
 
 /// What every agent is told about the command line in its sandbox.
-const COMMANDS: [&str; 4] =
-    ["`proliferate help`", "`proliferate services start", "`proliferate env apply`", "There is no preview"];
+const COMMANDS: [&str; 5] = [
+    "`proliferate help`",
+    "`proliferate services start",
+    "`proliferate env apply`",
+    "There is no preview",
+    "`proliferate actions list --plain`",
+];
 
 /// A gateway whose model records what it is sent.
 struct Recorded {

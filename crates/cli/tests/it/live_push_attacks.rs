@@ -162,3 +162,36 @@ fn agents_may_fast_forward_branches_and_need_an_action_mode_for_other_updates() 
     assert!(said.contains("separately") && said.contains("FAILED"), "{said}");
     stage.verify();
 }
+
+#[test]
+fn a_push_that_needs_approval_passes_once_when_it_is_repeated_after_it() {
+    let (stage, _socket) = at_work(&[]);
+    let machine = &stage.real.machine;
+    let set = machine.run(&["actions", "modes", "set", "git:force_push", "require_approval"]);
+    assert_eq!(set.code, 0, "{}", set.err);
+    stage.shell("git checkout -q -b work && git commit -q --allow-empty -m one");
+    stage.accepted("origin work");
+    let first = stage.id("work");
+    stage.shell("git commit -q --amend --allow-empty -m two && git branch -q other && git commit -q --amend --allow-empty -m three");
+    let request = |arguments: &str| {
+        let said = stage.push(arguments);
+        assert!(said.contains("requires approval") && said.contains("FAILED"), "{arguments}: {said}");
+        let (_, rest) = said.split_once("/actions/invocations/").unwrap();
+        rest.chars().take(36).collect::<String>()
+    };
+    let id = request("-f origin work");
+    assert_eq!(request("-f origin work"), id, "a repeated push is the same request");
+    stage.real.post(&format!("/v1/invocations/{id}/approve"), &json!({}));
+    let other = request("-f origin other:work");
+    assert!(other != id && stage.id("work") == first, "another commit is another request");
+    stage.accepted("-f origin work");
+    let second = stage.id("work");
+    assert_ne!(second, first);
+    let status = |id: &str| stage.real.get(&format!("/v1/invocations/{id}"))["invocation"]["status"].clone();
+    assert_eq!((status(&id), status(&other)), (json!("completed"), json!("pending")));
+    // The same update again needs a new approval.
+    git(&stage.folder.path().join("ada/app.git"), &["update-ref", "refs/heads/work", &first]);
+    assert_ne!(request("-f origin work"), id);
+    assert_eq!(stage.id("work"), first);
+    stage.verify();
+}

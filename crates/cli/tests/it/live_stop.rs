@@ -49,7 +49,7 @@ fn a_session_that_cannot_be_saved_goes_on_until_its_files_are_given_up() {
 
 #[test]
 fn files_survive_a_gateway_that_dies_in_the_middle_of_a_stop() {
-    for point in ["sandbox-saved", "sandbox-left"] {
+    for point in ["sandbox-saved", "sandbox-retired"] {
         let mut real = lasting("3600");
         real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
         answer(&mut real.watch(""), "please write it");

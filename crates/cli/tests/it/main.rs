@@ -17,6 +17,7 @@ mod help;
 mod identity;
 mod lifecycle;
 mod live;
+mod live_actions;
 mod live_automations;
 mod live_broken;
 mod live_browser;

@@ -23,7 +23,8 @@ pub(super) type Socket = WebSocketStream<Upgraded>;
 
 pub(super) async fn open(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
     let at = display_origin(&url);
-    let silent = || Error::Unreachable { url: at.clone(), cause: "no answer to the handshake".to_owned() };
+    let silent =
+        || Error::Unreachable { url: at.clone(), cause: "no answer to the handshake".to_owned(), sent: true };
     timeout(HANDSHAKE_TIMEOUT, handshake(http, url)).await.map_err(|_| silent())?
 }
 
@@ -46,7 +47,11 @@ async fn handshake(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
             problem: "the handshake response has the wrong Sec-WebSocket-Accept header".to_owned(),
         });
     }
-    let broken = |error: reqwest::Error| Error::Unreachable { url: at, cause: cause(&error) };
+    let broken = |error: reqwest::Error| Error::Unreachable {
+        url: at,
+        cause: cause(&error),
+        sent: !error.is_connect(),
+    };
     let upgraded = answer.upgrade().await.map_err(broken)?;
     let config = WebSocketConfig::default()
         .max_message_size(Some(MAX_MESSAGE_SIZE))

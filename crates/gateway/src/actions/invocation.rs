@@ -14,8 +14,11 @@ use serde_json::Value;
 use shares::{OverShare, Party};
 use std::sync::Arc;
 use store::{Invocation, SandboxSession, StoreError};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
 
 use super::Actions;
+use crate::hub::open_approval;
 use crate::sources::{HTTP_TOOLS, tool_name};
 
 /// The reason why an action was not invoked. Nothing was executed.
@@ -62,13 +65,29 @@ impl Actions {
         let call = CallRequest::of_action(caller, session.id, names, Value::Object(params), run, action);
         let result = self.gate.call(call).await;
         let invocation = self.store.invocation(session.org_id, id).await?;
-        if let Some(waiting) = &invocation {
-            self.announce_request(waiting);
-        }
         Ok((result, invocation))
     }
 
-    /// Approves an invocation and executes it.
+    /// Tells everybody who watches a session about the calls that begin to wait, until the gateway closes.
+    pub(crate) async fn announce_waiting(&self, closing: &CancellationToken) {
+        let mut calls = self.gate.waiting_calls();
+        loop {
+            let received = tokio::select! {
+                received = calls.recv() => received,
+                () = closing.cancelled() => return,
+            };
+            match received {
+                Ok((org, id)) => match self.store.invocation(org, id).await {
+                    Ok(found) => found.iter().for_each(|waiting| self.announce_request(waiting)),
+                    Err(error) => tracing::warn!(%error, "a waiting call could not be announced"),
+                },
+                Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "waiting calls were not announced"),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Approves an invocation. It is executed at once, or when its caller repeats it.
     pub(crate) async fn approve(
         &self,
         org: OrgId,
@@ -79,11 +98,16 @@ impl Actions {
         let result = self.gate.approve(org, id, by).await?;
         let invocation = self.store.invocation(org, id).await?;
         if let Some(done) = &invocation {
-            let outcome = match result.outcome {
-                CallOutcome::Success => ActionOutcome::Completed { result: result_of(done) },
-                _ => ActionOutcome::Failed { error: result.text().to_owned() },
+            let completed = |outcome| ServerMessage::ActionCompleted { invocation_id: id, outcome };
+            let message = match result.outcome {
+                CallOutcome::Success => completed(ActionOutcome::Completed { result: result_of(done) }),
+                CallOutcome::Waiting(_) => {
+                    let status = InvocationStatus::Approved;
+                    ServerMessage::ActionApprovalResult { invocation_id: id, status, approved_by: by }
+                }
+                _ => completed(ActionOutcome::Failed { error: result.text().to_owned() }),
             };
-            self.broadcast(done, ServerMessage::ActionCompleted { invocation_id: id, outcome });
+            self.broadcast(done, message);
         }
         Ok((result, invocation))
     }
@@ -133,14 +157,7 @@ impl Actions {
         if invocation.status(self.clock.now()) != InvocationStatus::Pending {
             return;
         }
-        let message = ServerMessage::ActionApprovalRequest {
-            invocation_id: invocation.id,
-            integration: invocation.integration.clone(),
-            action: invocation.action.clone(),
-            risk_level: invocation.risk,
-            params: invocation.params.clone(),
-            expires_at: invocation.expires_at,
-        };
+        let message = ServerMessage::ActionApprovalRequest(open_approval(invocation));
         self.broadcast(invocation, message);
     }
 
@@ -209,7 +226,10 @@ fn answer_of(invocation: &Invocation) -> Option<CallResult> {
 /// The result of an invocation that completed, redacted and truncated.
 fn result_of(invocation: &Invocation) -> Value {
     let answer = answer_of(invocation).filter(|answer| answer.outcome == CallOutcome::Success);
-    answer.and_then(|answer| answer.output).map_or(Value::Null, |output| gate::shown(&value_of(output)))
+    let Some(answer) = answer else { return Value::Null };
+    let artifacts = answer.reply.output_artifacts;
+    // A call of the contract has no output of its own; its reply refers to artifacts.
+    answer.output.map_or_else(|| Value::Array(artifacts), |output| gate::shown(&value_of(output)))
 }
 
 /// The value that a tool returned: what it calls its `response`, or else all of its data, or else its text.

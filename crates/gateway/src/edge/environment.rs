@@ -16,7 +16,7 @@ use super::auth::{Caller, SessionAccess, User};
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::runtime::{Applied, Environment, EnvironmentError, Inside};
+use crate::runtime::{Applied, ConnectedSandbox, Environment, EnvironmentError};
 use crate::vault::is_name;
 
 /// The name and the value of a variable.
@@ -152,13 +152,17 @@ pub(super) async fn scrub(app: AppState, access: SessionAccess) -> Result<Json<E
     Ok(Json(EnvChangeReply { scrubbed, ..EnvChangeReply::default() }))
 }
 
-async fn write(app: &AppState, session: &SessionRecord, inside: &Inside) -> Result<Applied, ApiError> {
+async fn write(
+    app: &AppState,
+    session: &SessionRecord,
+    inside: &ConnectedSandbox,
+) -> Result<Applied, ApiError> {
     let environment = Environment::of(&app.runtime, session).await?;
     Ok(environment.apply(&app.runtime, session, &inside.supervisor).await?)
 }
 
 /// The supervisor of the session's running sandbox. A session that does not run is not started.
-pub(super) async fn supervisor(app: &AppState, session: SessionId) -> Result<Inside, ApiError> {
+pub(super) async fn supervisor(app: &AppState, session: SessionId) -> Result<ConnectedSandbox, ApiError> {
     let not_running = || ApiError::conflict("The session has no running sandbox: send a prompt to start one");
     let hub = app.hubs.get(session).ok_or_else(not_running)?;
     hub.inside()
@@ -181,7 +185,7 @@ impl From<EnvironmentError> for ApiError {
             EnvironmentError::Store(error) => error.into(),
             EnvironmentError::Vault(error) => error.into(),
             // These name files and variables, never values.
-            EnvironmentError::EnvFiles | EnvironmentError::Inside(_) | EnvironmentError::Sandbox(_) => {
+            EnvironmentError::EnvFiles | EnvironmentError::Supervisor(_) | EnvironmentError::Sandbox(_) => {
                 Self::conflict(format!("Not applied: {error}"))
             }
         }

@@ -88,6 +88,7 @@ fn render(app: &AppState, result: &CallResult, invocation: Option<Invocation>) -
             let message = "Action requires approval".to_owned();
             (StatusCode::ACCEPTED, Json(InvocationPending { invocation, message })).into_response()
         }
+        InvocationStatus::Approved => Json(InvocationReply { invocation }).into_response(),
         InvocationStatus::Denied => {
             let error = format!("Action denied: {text}");
             let body = InvocationDenied { invocation, error, code: ErrorCode::ActionDenied };

@@ -18,9 +18,10 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 use super::document::{Document, complete};
 use super::{
     action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create,
-    device_login, egress, environment, exec, files, git, health, hooks, inspect, integrations, invocations,
-    keys, login, me, members, messages, model_proxy, observe, questions, secret_files, secrets, services,
-    sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
+    device_login, egress, environment, exec, files, git, health, hooks, inbox, inspect, integrations,
+    invocations, keys, login, me, members, messages, model_proxy, observe, questions, secret_files, secrets,
+    services, sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media,
+    workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -140,6 +141,7 @@ table! {
     steer::set_model => Prompt;
     steer::cancel => Steer;
     questions::list => Watch;
+    inbox::list => Watch;
     questions::answer => Prompt;
     steer::heartbeat => Steer;
     steer::presence => Watch;

@@ -11,11 +11,11 @@ use super::ApiError;
 use super::administer::admin_event;
 use super::auth::{Caller, SessionAccess, User};
 use crate::app::AppState;
-use crate::runtime::Inside;
+use crate::runtime::ConnectedSandbox;
 use gate::{AdminChange, Subject};
 
 /// Connects to the running sandbox of a session. Does not start it: watching a session does.
-pub(super) async fn inside(app: &AppState, session: SessionId) -> Result<Inside, ApiError> {
+pub(super) async fn inside(app: &AppState, session: SessionId) -> Result<ConnectedSandbox, ApiError> {
     let hub = app.hubs.open(session).await?;
     let found = hub.inside().await?;
     found.map_err(|reason| ApiError::conflict(format!("The sandbox is not running: {reason}")))

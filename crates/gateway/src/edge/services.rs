@@ -164,7 +164,7 @@ async fn perform(
         CallOutcome::Unavailable | CallOutcome::Conflict => {
             Err(ApiError::unavailable("The gate", "a call of services could not be done"))
         }
-        CallOutcome::Failed(_) => Err(ApiError::conflict(result.text().to_owned())),
+        CallOutcome::Failed(_) | CallOutcome::Waiting(_) => Err(ApiError::conflict(result.text().to_owned())),
     }
 }
 

@@ -39,7 +39,7 @@ impl FromRequest<AppState> for Raw {
 }
 
 #[utoipa::path(post, path = "/v1/tool-calls", tag = "contract", request_body = ToolCall,
-    responses((status = 200, body = ToolCallReply), (status = 400, body = ToolCallReply),
+    responses((status = 200, body = ToolCallReply), (status = 202, body = ToolCallReply), (status = 400, body = ToolCallReply),
         (status = 403, body = ToolCallReply), (status = 408, body = ToolCallReply),
         (status = 409, body = ToolCallReply), (status = 413, body = ToolCallReply), (status = 429, body = ToolCallReply),
         (status = 502, body = ToolCallReply), (status = 503, body = ToolCallReply),
@@ -62,6 +62,7 @@ pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Re
 fn answer(result: CallResult) -> Response {
     let status = match result.outcome {
         CallOutcome::Success => StatusCode::OK,
+        CallOutcome::Waiting(_) => StatusCode::ACCEPTED,
         CallOutcome::Conflict => StatusCode::CONFLICT,
         CallOutcome::Failed(ToolErrorCode::PolicyDenied) => StatusCode::FORBIDDEN,
         CallOutcome::Failed(ToolErrorCode::InvalidRequest) => StatusCode::BAD_REQUEST,

@@ -59,7 +59,7 @@ pub(super) async fn callback(
         CallOutcome::Unavailable => {
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
         }
-        CallOutcome::Success | CallOutcome::Failed(_) => {
+        CallOutcome::Success | CallOutcome::Failed(_) | CallOutcome::Waiting(_) => {
             Ok(answer(reply(result, mode_refusal(session.mode(), tool))))
         }
     }

@@ -13,7 +13,7 @@ use store::{PlacedRepo, Repo, SessionRecord};
 
 use super::workspace::{WorkspaceRepo, is_branch_name};
 use super::{GitService, config};
-use crate::runtime::{Checkout, GIT_CONFIG, GIT_IDENTITY, Inside, LaunchError, Repositories};
+use crate::runtime::{Checkout, ConnectedSandbox, GIT_CONFIG, GIT_IDENTITY, LaunchError, Repositories};
 
 const CLONE_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 const PULL_TIMEOUT_MS: u64 = 30_000;
@@ -49,7 +49,7 @@ impl GitService {
     /// Writes git's configuration into the sandbox's home.
     async fn configure(
         &self,
-        sandbox: &Inside,
+        sandbox: &ConnectedSandbox,
         session: &SessionRecord,
         token: &SecretString,
         repos: &[PlacedRepo],
@@ -135,7 +135,7 @@ impl GitService {
     }
 
     /// Stores the branch and commit that a session starts from. A repository that git cannot read is left to the agent.
-    async fn record_first_branch(&self, sandbox: Inside, path: &str) -> Result<(), LaunchError> {
+    async fn record_first_branch(&self, sandbox: ConnectedSandbox, path: &str) -> Result<(), LaunchError> {
         let owner = sandbox.owner;
         let Some(repo) = WorkspaceRepo::at(sandbox, Some(path)) else { return Ok(()) };
         match repo.branch_and_commit().await {

@@ -11,7 +11,7 @@ use sandboxd::protocol::{Exec, ExitReason, Place};
 use store::StoreError;
 
 use super::GitService;
-use crate::runtime::Inside;
+use crate::runtime::ConnectedSandbox;
 
 /// The most output of one command. A status of ten thousand files fits; a longer one is an error, not a truncated list.
 const MAX_OUTPUT: usize = 8 * 1024 * 1024;
@@ -30,7 +30,7 @@ const MAX_FILES: usize = 1000;
 
 /// The repository at a path of the workspace.
 pub(crate) struct WorkspaceRepo {
-    pub(super) sandbox: Inside,
+    pub(super) sandbox: ConnectedSandbox,
     pub(super) path: String,
 }
 
@@ -64,7 +64,7 @@ pub(super) type ActionResult = Result<GitResult, GitError>;
 
 impl WorkspaceRepo {
     /// `None` for a path that leaves the workspace.
-    pub(crate) fn at(sandbox: Inside, path: Option<&str>) -> Option<Self> {
+    pub(crate) fn at(sandbox: ConnectedSandbox, path: Option<&str>) -> Option<Self> {
         let path = normalized(path.unwrap_or_default());
         let inside = path.split('/').all(|part| part != ".." && part != ".") && !path.contains('\0');
         inside.then(|| Self { sandbox, path: path.to_owned() })

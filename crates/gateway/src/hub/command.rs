@@ -4,11 +4,12 @@ use proto::http::Presence;
 use proto::socket::{MessageSource, ServerMessage, WireStatus};
 use proto::{SessionId, UserId};
 use sha2::{Digest as _, Sha256};
+use store::OpenTranscript;
 use tokio::sync::oneshot;
 
 use super::frame::FrameText;
 use crate::admission::Refusal;
-use crate::runtime::Held;
+use crate::runtime::RunningSandbox;
 
 /// A request to the session's actor.
 pub(crate) enum Command {
@@ -46,7 +47,7 @@ pub(crate) enum Command {
     Wake,
     /// Returns the session's running sandbox, or the reason why there is none.
     Sandbox {
-        reply: oneshot::Sender<Result<Held, String>>,
+        reply: oneshot::Sender<Result<RunningSandbox, String>>,
     },
     /// Broadcasts a message about something that happened outside the agent.
     Broadcast(Box<ServerMessage>),
@@ -61,9 +62,9 @@ pub(crate) enum Command {
     Flush {
         reply: oneshot::Sender<()>,
     },
-    /// Saves the messages that the agent has not finished, as they are.
-    SaveTranscript {
-        reply: oneshot::Sender<()>,
+    /// Returns the messages that the agent has not finished, as they are.
+    OpenTranscript {
+        reply: oneshot::Sender<OpenTranscript>,
     },
     /// Stops the session until the next prompt. The session saves its files first, unless `discard` is set. If saving
     /// fails, the session keeps running and the reply says why.

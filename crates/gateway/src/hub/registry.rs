@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use proto::http::Presence;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use proto::{SessionId, UserId};
-use store::StoreError;
+use store::{OpenTranscript, StoreError};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use super::command::{Answer, AnswerOutcome, Command, JoinReply, PromptOutcome, PromptRequest};
@@ -22,7 +22,7 @@ use super::frame::FrameText;
 use super::services::HubServices;
 use super::session::{DELETED, Exit, Session};
 use crate::admission::Refusal;
-use crate::runtime::{Held, Inside};
+use crate::runtime::{ConnectedSandbox, RunningSandbox};
 
 /// The capacity of a session's inbox. Senders wait when it is full.
 const INBOX: usize = 256;
@@ -298,21 +298,23 @@ impl Hub {
         self.request(|reply| Command::Touch { reply }).await
     }
 
-    pub(crate) async fn save_transcript(&self) -> Result<(), HubError> {
-        self.request(|reply| Command::SaveTranscript { reply }).await
+    pub(crate) async fn open_transcript(&self) -> Result<OpenTranscript, HubError> {
+        self.request(|reply| Command::OpenTranscript { reply }).await
     }
 
     /// Returns a connection into the session's running sandbox, or the reason why it cannot be reached. The caller
     /// connects, not the actor, because the actor has others to serve while a supervisor is slow.
-    pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {
+    pub(crate) async fn inside(&self) -> Result<Result<ConnectedSandbox, String>, HubError> {
         Ok(match self.sandbox().await? {
-            Ok(held) => held.enter(&self.services.runtime.sandboxes).await.map_err(|error| error.to_string()),
+            Ok(sandbox) => {
+                sandbox.connect(&self.services.runtime.sandboxes).await.map_err(|error| error.to_string())
+            }
             Err(reason) => Err(reason),
         })
     }
 
     /// Returns the session's running sandbox, for callers that need no connection into it.
-    pub(crate) async fn sandbox(&self) -> Result<Result<Held, String>, HubError> {
+    pub(crate) async fn sandbox(&self) -> Result<Result<RunningSandbox, String>, HubError> {
         self.request(|reply| Command::Sandbox { reply }).await
     }
 

@@ -42,7 +42,7 @@ use super::eviction::Activity;
 use super::frame;
 use super::presence::Watchers;
 use super::telemetry::Telemetry;
-use crate::runtime::{Agent, Held};
+use crate::runtime::{Agent, RunningSandbox};
 use shares::Party;
 
 /// How often counters are written and idleness is checked.
@@ -261,9 +261,8 @@ impl Session {
                 self.flush().await?;
                 let _ = reply.send(());
             }
-            Command::SaveTranscript { reply } => {
-                self.save_open_messages().await?;
-                let _ = reply.send(());
+            Command::OpenTranscript { reply } => {
+                let _ = reply.send(self.open_transcript());
             }
             Command::Stop { discard: true, reply } => {
                 self.discard().await?;
@@ -319,9 +318,9 @@ impl Session {
     }
 
     /// Returns the running sandbox. An agent that runs outside our sandboxes has none that we could enter.
-    fn running_sandbox(&self) -> Result<Held, String> {
+    fn running_sandbox(&self) -> Result<RunningSandbox, String> {
         match self.sandbox.agent() {
-            Some(Agent { room: Some(room), .. }) => Ok(room.held_by(self.owner)),
+            Some(Agent { handle: Some(handle), .. }) => Ok(handle.owned_by(self.owner)),
             Some(_) => Err(format!("the {} provider has no access to files", self.record.sandbox_provider)),
             None => Err("the session has no running sandbox: send a prompt first".to_owned()),
         }

@@ -6,6 +6,7 @@ use proto::SessionId;
 use proto::socket::{Message, ServerMessage};
 use store::{Reach, Store, StoreError, TranscriptWrite};
 
+use super::approvals::waiting_approvals;
 use super::frame::{self, FrameText};
 use super::session::{INIT_BYTES, logged_messages, message_id};
 use super::transcript::{OpenMessage, Transcript};
@@ -42,6 +43,7 @@ pub(crate) async fn stored_init(
     let open = store.open_questions(id).await?;
     let questions = open.into_iter().map(|stored| stored.question).collect();
     messages.extend(transcript.open().iter().map(OpenMessage::to_message));
-    let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None, questions };
+    let approvals = waiting_approvals(store, clock, id).await?;
+    let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None, questions, approvals };
     Ok((frame::stored_init(&init, seq), seq))
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use sandbox::{Provider, SandboxId};
 
-use super::room::Room;
+use super::sandbox_handle::SandboxHandle;
 
 /// Dials the agent's port.
 pub(super) struct Dialer {
@@ -33,7 +33,7 @@ pub struct Agent {
     /// The name of its sandbox.
     pub sandbox: SandboxId,
     /// Its sandbox, if this gateway runs it. `None` for an attached agent.
-    pub room: Option<Room>,
+    pub handle: Option<SandboxHandle>,
     /// When its sandbox's lifetime ends.
     pub expires_at: Option<DateTime<Utc>>,
 }

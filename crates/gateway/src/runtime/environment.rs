@@ -31,7 +31,7 @@ pub(crate) enum EnvironmentError {
     #[error("the list of environment files cannot be read: save it again")]
     EnvFiles,
     #[error("the sandbox's supervisor: {0}")]
-    Inside(#[from] ClientError),
+    Supervisor(#[from] ClientError),
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     #[error(transparent)]

@@ -24,9 +24,9 @@ use super::auto_start;
 use super::environment::Environment;
 use super::network::Network;
 use super::pool::Warm;
-use super::prepare::{self, Occupant, Places};
+use super::prepare::{self, AgentPaths, AgentSettings};
 use super::repositories::{Checkout, Repositories};
-use super::room::{Room, Wanted};
+use super::sandbox_handle::{SandboxHandle, SandboxRequest};
 use super::system;
 use crate::config::Engine;
 use crate::identity::{Credential, CredentialKind};
@@ -46,7 +46,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     #[error("the sandbox's supervisor: {0}")]
-    Inside(#[from] ClientError),
+    Supervisor(#[from] ClientError),
     #[error("the agent: {0}")]
     Agent(#[from] AgentError),
     #[error(transparent)]
@@ -55,8 +55,8 @@ pub enum LaunchError {
         "opencode {0} is not installed on this machine: run `make up`, or install it and put it on the PATH"
     )]
     NoAgent(&'static str),
-    #[error("the agent ends as soon as it is started ({0}): is opencode whole, and made for this machine?")]
-    FallsOver(String),
+    #[error("the agent ends as soon as it is started ({0}): is opencode intact, and made for this machine?")]
+    CrashLoop(String),
     #[error("cloning {name} failed: {reason}")]
     Clone { name: String, reason: String },
     #[error("the snapshot that this session starts from is not there: make a session without it")]
@@ -124,7 +124,7 @@ impl Launch {
         // If the old lifetime is over, this connection starts a new one.
         let goes_on = self.record.sandbox_expires_at.is_some_and(|at| at > self.runtime.clock.now());
         let expires_at = self.expires_at(goes_on);
-        self.converse(client, id, None, expires_at).await
+        self.open_agent_session(client, id, None, expires_at).await
     }
 
     async fn local(&self) -> Result<Agent, LaunchError> {
@@ -134,7 +134,7 @@ impl Launch {
         // A sandbox with files continues with them. An interrupted start has made none.
         let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Incomplete);
         let snapshot = if has_files { None } else { self.snapshot().await? };
-        let elses = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
+        let is_copy = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
         let has_dependencies = snapshot.is_some() || self.record.snapshot_id.is_some();
         let snapshot = snapshot.map(|snapshot| SnapshotId::new(snapshot.id)).transpose()?;
         if found.is_none()
@@ -146,25 +146,25 @@ impl Launch {
         let runs =
             found.is_some_and(|found| matches!(found.state, SandboxState::Running | SandboxState::Paused));
         self.stage("Starting the sandbox").await;
-        let (room, token) = self.room(&id, &programs, snapshot, runs).await?;
-        let client = self.runtime.agent_client(&id, room.agent_port, &Endpoint::local())?;
-        if !room.recovered || client.check_health().await.is_err() {
-            self.prepare(&room, token, &programs, elses).await?;
-            self.start_services(&room, has_dependencies);
+        let (handle, token) = self.start_sandbox(&id, &programs, snapshot, runs).await?;
+        let client = self.runtime.agent_client(&id, handle.agent_port, &Endpoint::local())?;
+        if !handle.recovered || client.check_health().await.is_err() {
+            self.prepare(&handle, token, &programs, is_copy).await?;
+            self.start_services(&handle, has_dependencies);
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {
             ready = client.wait_until_ready(READY) => ready?,
-            how = prepare::falls_over(&room.inside) => return Err(LaunchError::FallsOver(how)),
+            how = prepare::wait_for_crash_loop(&handle.inside) => return Err(LaunchError::CrashLoop(how)),
         };
-        let expires_at = self.expires_at(room.recovered);
-        self.converse(client, id, Some(room), expires_at).await
+        let expires_at = self.expires_at(handle.recovered);
+        self.open_agent_session(client, id, Some(handle), expires_at).await
     }
 
     /// Adopts an agent from the pool. A pooled agent that turns out to be dead only means a cold start.
     async fn warm(&self) -> Result<Option<Agent>, LaunchError> {
         let Some(warm) = self.runtime.pool.take() else { return Ok(None) };
-        let sandbox = warm.room.id.clone();
+        let sandbox = warm.handle.id.clone();
         let (outcome, agent) = match self.adopt(warm).await {
             Ok(agent) => ("used", Ok(Some(agent))),
             Err(error @ (LaunchError::Store(_) | LaunchError::Clone { .. })) => ("failed", Err(error)),
@@ -180,21 +180,21 @@ impl Launch {
     /// Makes a pooled sandbox this session's own. The sandbox's name is written to the session last: a crash before
     /// that leaves a sandbox without a session, which the next start of the gateway ends.
     async fn adopt(&self, warm: Warm) -> Result<Agent, LaunchError> {
-        let Warm { room, client, token, token_hash, places, fate } = warm;
+        let Warm { handle, client, token, token_hash, paths, fate } = warm;
         let there = tokio::time::timeout(STILL_THERE, client.check_health()).await;
         there.map_err(|_| AgentError::TimedOut("say that it is there"))??;
         self.stage("Taking a sandbox from the pool").await;
         self.runtime.store.new_sandbox_generation(&self.owner, None).await?;
         self.bind(token_hash).await?;
-        room.lead_out(self.runtime.networks.proxy(self.network(&room.id)).await?);
-        let occupant = self.occupant(&room, token, false).await?;
-        self.apply_environment(&room).await;
-        places.write(&room.inside, &occupant).await?;
+        handle.set_proxy(self.runtime.networks.proxy(self.network(&handle.id)).await?);
+        let settings = self.agent_settings(&handle, token, false).await?;
+        self.apply_environment(&handle).await;
+        paths.write(&handle.inside, &settings).await?;
         self.stage("Waiting for the agent").await;
         client.reload().await?;
         client.wait_until_ready(READY).await?;
-        let id = room.id.clone();
-        let agent = self.converse(client, id, Some(room), self.expires_at(false)).await?;
+        let id = handle.id.clone();
+        let agent = self.open_agent_session(client, id, Some(handle), self.expires_at(false)).await?;
         fate.spare();
         Ok(agent)
     }
@@ -204,13 +204,13 @@ impl Launch {
     }
 
     /// Starts the session's sandbox or finds it running. A new one gets a token of its own.
-    async fn room(
+    async fn start_sandbox(
         &self,
         id: &SandboxId,
         programs: &AgentPrograms,
         snapshot: Option<SnapshotId>,
         runs: bool,
-    ) -> Result<(Room, Option<SecretString>), LaunchError> {
+    ) -> Result<(SandboxHandle, Option<SecretString>), LaunchError> {
         let runtime = &self.runtime;
         let token = if runs {
             None
@@ -225,7 +225,7 @@ impl Launch {
         if let Some(token) = &token {
             env.insert("SANDBOX_MCP_AUTH_TOKEN".to_owned(), token.expose_secret().to_owned());
         }
-        let wanted = Wanted {
+        let request = SandboxRequest {
             id: id.clone(),
             env,
             snapshot,
@@ -233,7 +233,7 @@ impl Launch {
             gateway: Some(runtime.router()?),
             programs: programs.mounts(),
         };
-        Ok((runtime.sandboxes.start(wanted).await?, token))
+        Ok((runtime.sandboxes.start(request).await?, token))
     }
 
     /// The snapshot that the sandbox starts from. The snapshot id in the session counts only if the database records
@@ -263,39 +263,44 @@ impl Launch {
     /// Sets up what a new sandbox needs before its agent can work.
     async fn prepare(
         &self,
-        room: &Room,
+        handle: &SandboxHandle,
         token: Option<SecretString>,
         programs: &AgentPrograms,
-        elses: bool,
+        is_copy: bool,
     ) -> Result<(), LaunchError> {
         let token = match token {
             Some(token) => token,
             None => self.token().await?,
         };
-        let occupant = self.occupant(room, token, elses).await?;
-        self.apply_environment(room).await;
+        let settings = self.agent_settings(handle, token, is_copy).await?;
+        self.apply_environment(handle).await;
         self.stage("Starting the agent").await;
-        let places = Places::of(&self.runtime.sandboxes, room, programs);
-        places.write(&room.inside, &occupant).await?;
-        places.start(&room.inside, &occupant).await
+        let paths = AgentPaths::of(&self.runtime.sandboxes, handle, programs);
+        paths.write(&handle.inside, &settings).await?;
+        paths.start(&handle.inside, &settings).await
     }
 
-    /// Checks out the repositories and collects the agent's settings. `elses` means that the files are a copy of
+    /// Checks out the repositories and collects the agent's settings. `is_copy` means that the files are a copy of
     /// another session's work and may be outdated.
-    async fn occupant(&self, room: &Room, token: SecretString, elses: bool) -> Result<Occupant, LaunchError> {
+    async fn agent_settings(
+        &self,
+        handle: &SandboxHandle,
+        token: SecretString,
+        is_copy: bool,
+    ) -> Result<AgentSettings, LaunchError> {
         let stage = |name| self.stage(name).boxed();
         let checkout = Checkout {
-            sandbox: room.held_by(self.owner).enter(&self.runtime.sandboxes).await?,
+            sandbox: handle.owned_by(self.owner).connect(&self.runtime.sandboxes).await?,
             session: &self.record,
             token: &token,
-            is_copy: elses,
+            is_copy,
             stage: &stage,
         };
         self.repositories.clone().check_out(checkout).await?;
-        self.write_trigger_context(room).await?;
+        self.write_trigger_context(handle).await?;
         let (instructions, tools) = (self.runtime.inward.agent_files)(&self.record);
         let (model, chat_models) = self.runtime.agent_models(self.record.agent_config.as_ref()).await;
-        Ok(Occupant {
+        Ok(AgentSettings {
             token,
             session: Some(self.record.id.to_string()),
             model,
@@ -307,21 +312,21 @@ impl Launch {
 
     /// Writes the event that started the session where the agent can read it. The folder is in no snapshot, so every
     /// sandbox of the session gets the file anew.
-    async fn write_trigger_context(&self, room: &Room) -> Result<(), LaunchError> {
+    async fn write_trigger_context(&self, handle: &SandboxHandle) -> Result<(), LaunchError> {
         let context = self.runtime.store.trigger_context(self.record.org_id, self.record.id).await?;
         let Some(context) = context else { return Ok(()) };
         let text = serde_json::Value::Object(context).to_string();
-        room.inside.write_file(Place::home(TRIGGER_CONTEXT), text.into_bytes(), Some(0o644)).await?;
+        handle.inside.write_file(Place::home(TRIGGER_CONTEXT), text.into_bytes(), Some(0o644)).await?;
         Ok(())
     }
 
     /// Writes the environment of the session's app. A failure does not keep the agent from starting: people see what is
     /// missing, and the agent can ask for it.
-    async fn apply_environment(&self, room: &Room) {
+    async fn apply_environment(&self, handle: &SandboxHandle) {
         let (runtime, session) = (&self.runtime, self.record.id);
         let applying = async {
             let environment = Environment::of(runtime, &self.record).await?;
-            environment.apply(runtime, &self.record, &room.inside).await
+            environment.apply(runtime, &self.record, &handle.inside).await
         };
         match applying.await {
             Ok(applied) if applied.missing.is_empty() => {}
@@ -335,11 +340,11 @@ impl Launch {
 
     /// Starts the services of the session's app in the background, in a sandbox that has their dependencies. A setup
     /// session finds out first which there are.
-    fn start_services(&self, room: &Room, has_dependencies: bool) {
+    fn start_services(&self, handle: &SandboxHandle, has_dependencies: bool) {
         if !has_dependencies || self.record.session_type == SessionType::Setup {
             return;
         }
-        let (runtime, record, inside) = (self.runtime.clone(), self.record.clone(), room.inside.clone());
+        let (runtime, record, inside) = (self.runtime.clone(), self.record.clone(), handle.inside.clone());
         tokio::spawn(async move {
             let session = record.id;
             let commands = match auto_start::commands(&runtime, &record, Vec::new()).await {
@@ -363,11 +368,11 @@ impl Launch {
     }
 
     /// Opens the event stream and the agent's own session, once the sandbox is running.
-    async fn converse(
+    async fn open_agent_session(
         &self,
         client: Arc<dyn AgentClient>,
         sandbox: SandboxId,
-        room: Option<Room>,
+        handle: Option<SandboxHandle>,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Agent, LaunchError> {
         self.runtime.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
@@ -380,7 +385,7 @@ impl Launch {
         if !session.remembered {
             self.runtime.store.set_agent_session(&self.owner, Some(&session.id)).await?;
         }
-        Ok(Agent { client, session, events, sandbox, room, expires_at })
+        Ok(Agent { client, session, events, sandbox, handle, expires_at })
     }
 
     /// Starts a stage, which ends the previous one. A missing receiver is ignored.

@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use super::Runtime;
 use super::launch::{LaunchError, READY};
 use super::network::{Counted, proxy_of};
-use super::prepare::{Occupant, Places};
-use super::room::{Room, Wanted};
+use super::prepare::{AgentPaths, AgentSettings};
+use super::sandbox_handle::{SandboxHandle, SandboxRequest};
 use crate::config::{Engine, Sandboxes as Settings};
 use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
@@ -39,11 +39,11 @@ pub struct Pool {
 
 /// A booted sandbox that no session uses. Dropping it ends the sandbox.
 pub(super) struct Warm {
-    pub(super) room: Room,
+    pub(super) handle: SandboxHandle,
     pub(super) client: Arc<dyn AgentClient>,
     pub(super) token: SecretString,
     pub(super) token_hash: TokenHash,
-    pub(super) places: Places,
+    pub(super) paths: AgentPaths,
     pub(super) fate: Fate,
 }
 
@@ -177,12 +177,12 @@ async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
         }
     };
     match booted {
-        Ok((room, client, token, places)) => {
+        Ok((handle, client, token, paths)) => {
             let took = runtime.clock.elapsed().saturating_sub(since);
             metrics::histogram!("proliferate_pool_boot_seconds").record(took.as_secs_f64());
-            tracing::info!(sandbox = %room.id, millis = millis(took), "a sandbox waits in the pool");
+            tracing::info!(sandbox = %handle.id, millis = millis(took), "a sandbox waits in the pool");
             let (token, token_hash) = (token.text, token.hash);
-            runtime.pool.put(Warm { room, client, token, token_hash, places, fate });
+            runtime.pool.put(Warm { handle, client, token, token_hash, paths, fate });
             Ok(())
         }
         Err(error) => {
@@ -195,11 +195,11 @@ async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
 async fn boot(
     runtime: &Runtime,
     id: SandboxId,
-) -> Result<(Room, Arc<dyn AgentClient>, Credential, Places), LaunchError> {
+) -> Result<(SandboxHandle, Arc<dyn AgentClient>, Credential, AgentPaths), LaunchError> {
     let programs = runtime.agent_programs()?;
     let token = Credential::new(CredentialKind::Sandbox, &runtime.rng);
     let secret = token.text.expose_secret().to_owned();
-    let wanted = Wanted {
+    let request = SandboxRequest {
         id: id.clone(),
         env: BTreeMap::from([("SANDBOX_MCP_AUTH_TOKEN".to_owned(), secret)]),
         snapshot: None,
@@ -207,10 +207,10 @@ async fn boot(
         gateway: Some(runtime.router()?),
         programs: programs.mounts(),
     };
-    let room = runtime.sandboxes.start(wanted).await?;
-    let places = Places::of(&runtime.sandboxes, &room, &programs);
+    let handle = runtime.sandboxes.start(request).await?;
+    let paths = AgentPaths::of(&runtime.sandboxes, &handle, &programs);
     let (model, chat_models) = runtime.agent_models(None).await;
-    let occupant = Occupant {
+    let settings = AgentSettings {
         token: token.text.clone(),
         session: None,
         model,
@@ -218,9 +218,9 @@ async fn boot(
         instructions: String::new(),
         tools: Vec::new(),
     };
-    places.write(&room.inside, &occupant).await?;
-    places.start(&room.inside, &occupant).await?;
-    let client = runtime.agent_client(&id, room.agent_port, &Endpoint::local())?;
+    paths.write(&handle.inside, &settings).await?;
+    paths.start(&handle.inside, &settings).await?;
+    let client = runtime.agent_client(&id, handle.agent_port, &Endpoint::local())?;
     client.wait_until_ready(READY).await?;
-    Ok((room, client, token, places))
+    Ok((handle, client, token, paths))
 }

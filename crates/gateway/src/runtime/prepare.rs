@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::agent_programs::AgentPrograms;
 use super::launch::LaunchError;
-use super::room::Room;
+use super::sandbox_handle::SandboxHandle;
 use super::sandboxes::Sandboxes;
 
 /// The folder of the agent's files in the home directory, outside of every repository.
@@ -21,7 +21,7 @@ const MOST_STARTS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The session that an agent works for, and its settings.
-pub(super) struct Occupant {
+pub(super) struct AgentSettings {
     pub(super) token: SecretString,
     /// `None` in the pool, before a session takes the sandbox.
     pub(super) session: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Occupant {
 }
 
 /// The paths and the port of the agent inside one sandbox.
-pub(super) struct Places {
+pub(super) struct AgentPaths {
     home: String,
     folder: String,
     workspace: String,
@@ -43,28 +43,28 @@ pub(super) struct Places {
     port: u16,
 }
 
-impl Places {
-    pub(super) fn of(sandboxes: &Sandboxes, room: &Room, programs: &AgentPrograms) -> Self {
-        let home = sandboxes.home(&room.id).to_string_lossy().into_owned();
+impl AgentPaths {
+    pub(super) fn of(sandboxes: &Sandboxes, handle: &SandboxHandle, programs: &AgentPrograms) -> Self {
+        let home = sandboxes.home(&handle.id).to_string_lossy().into_owned();
         Self {
             folder: format!("{home}/{FOLDER}"),
             workspace: format!("{home}/workspace"),
-            model_url: format!("{}/llm", room.gateway_url),
+            model_url: format!("{}/llm", handle.gateway_url),
             program: programs.agent(sandboxes),
             browser: programs.browser(sandboxes),
-            port: room.agent_port,
+            port: handle.agent_port,
             home,
         }
     }
 
     /// Writes the agent's files. Tool files from an earlier start are removed first: the mode may not have them any
     /// more, and the agent would load them.
-    pub(super) async fn write(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
+    pub(super) async fn write(&self, inside: &Sandboxd, settings: &AgentSettings) -> Result<(), LaunchError> {
         match inside.remove(Place::home(format!("{FOLDER}/{TOOLS}")), true).await {
             Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
             removed => removed?,
         }
-        for entry in self.setup(occupant).entries() {
+        for entry in self.setup(settings).entries() {
             let path = entry.path.strip_prefix(&self.home).unwrap_or(&entry.path);
             let mode = if entry.secret { 0o600 } else { 0o644 };
             let place = Place::home(path.trim_start_matches('/'));
@@ -74,23 +74,23 @@ impl Places {
     }
 
     /// Starts the agent's process, which reads the files written before.
-    pub(super) async fn start(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
-        inside.service_start(service(&self.program, self.setup(occupant).launch())).await?;
+    pub(super) async fn start(&self, inside: &Sandboxd, settings: &AgentSettings) -> Result<(), LaunchError> {
+        inside.service_start(service(&self.program, self.setup(settings).launch())).await?;
         Ok(())
     }
 
-    fn setup<'a>(&'a self, occupant: &'a Occupant) -> Setup<'a> {
+    fn setup<'a>(&'a self, settings: &'a AgentSettings) -> Setup<'a> {
         Setup {
             home: &self.home,
             folder: &self.folder,
             workspace: &self.workspace,
             model_url: &self.model_url,
-            model_key: occupant.token.expose_secret(),
-            session: occupant.session.as_deref(),
-            model: &occupant.model,
-            chat_models: &occupant.chat_models,
-            instructions: &occupant.instructions,
-            tools: &occupant.tools,
+            model_key: settings.token.expose_secret(),
+            session: settings.session.as_deref(),
+            model: &settings.model,
+            chat_models: &settings.chat_models,
+            instructions: &settings.instructions,
+            tools: &settings.tools,
             browser: self.browser.as_ref(),
             port: self.port,
         }
@@ -109,7 +109,7 @@ fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
 }
 
 /// Returns once the agent has crashed too often to wait for it, with how it exited.
-pub(super) async fn falls_over(inside: &Sandboxd) -> String {
+pub(super) async fn wait_for_crash_loop(inside: &Sandboxd) -> String {
     loop {
         tokio::time::sleep(LOOK).await;
         // If the supervisor does not answer, the code that waits for the agent notices.

@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use store::SessionRecord;
 
 use super::launch::LaunchError;
-use super::room::Inside;
+use super::sandbox_handle::ConnectedSandbox;
 
 /// Puts a session's repositories into its sandbox.
 pub(crate) trait Repositories: Send + Sync {
@@ -17,7 +17,7 @@ pub(crate) trait Repositories: Send + Sync {
 
 /// The parameters of a checkout.
 pub(crate) struct Checkout<'a> {
-    pub(crate) sandbox: Inside,
+    pub(crate) sandbox: ConnectedSandbox,
     pub(crate) session: &'a SessionRecord,
     /// The sandbox's own token, with which git inside authenticates to the gateway.
     pub(crate) token: &'a SecretString,

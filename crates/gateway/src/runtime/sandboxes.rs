@@ -13,12 +13,12 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use super::key::RootKey;
-use super::room::WayOut;
+use super::sandbox_handle::ProxiedConnections;
 use crate::config::{Config, Engine};
 use crate::data_dir::{DataDir, DataDirError};
 
 /// The maximum number of sandboxes that are copied and retired at the same time.
-const LEAVING: usize = 4;
+const MAX_RETIRING: usize = 4;
 
 /// Whether the command line allows an engine without isolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub struct Sandboxes {
     pub(super) keys: RootKey,
     pub(super) rng: Rng,
     /// Limits how many sandboxes are copied and retired at the same time.
-    pub(super) leaving: Semaphore,
-    pub(super) way_out: WayOut,
+    pub(super) retiring: Semaphore,
+    pub(super) proxied: ProxiedConnections,
     engine: Kind,
     folder: PathBuf,
 }
@@ -100,8 +100,8 @@ impl Sandboxes {
             program,
             keys,
             rng: rng.clone(),
-            leaving: Semaphore::new(LEAVING),
-            way_out: WayOut::default(),
+            retiring: Semaphore::new(MAX_RETIRING),
+            proxied: ProxiedConnections::default(),
             engine,
             folder,
         })
@@ -126,7 +126,7 @@ impl Sandboxes {
     /// Closes every proxied connection of sandboxes and waits until all have ended. Requests from inside to the gateway
     /// continue.
     pub async fn close_ways_out(&self) {
-        self.way_out.close().await;
+        self.proxied.close().await;
     }
 
     /// Checks the engine for the readiness probe.
@@ -204,8 +204,8 @@ impl Sandboxes {
             program: PathBuf::from("/bin/true"),
             keys: RootKey::open(&folder.join("key"), &rng).unwrap(),
             rng,
-            leaving: Semaphore::new(LEAVING),
-            way_out: WayOut::default(),
+            retiring: Semaphore::new(MAX_RETIRING),
+            proxied: ProxiedConnections::default(),
             engine: Kind::Attach,
             folder: folder.to_owned(),
         }

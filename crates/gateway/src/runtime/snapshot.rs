@@ -10,7 +10,7 @@ use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
 use super::Runtime;
 use super::environment::{EnvironmentError, secret_paths};
-use super::room::OURS;
+use super::sandbox_handle::OWN_FOLDER;
 
 /// The folder of the user's files in the home directory.
 const WORKSPACE: &str = "workspace";
@@ -80,7 +80,7 @@ async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathB
         other => SnapshotError::Secrets(other.to_string()),
     })?;
     let paths = paths.into_iter().map(|path| Path::new(WORKSPACE).join(path));
-    Ok(std::iter::once(PathBuf::from(OURS)).chain(paths).collect())
+    Ok(std::iter::once(PathBuf::from(OWN_FOLDER)).chain(paths).collect())
 }
 
 /// Removes the snapshots of deleted sessions that nothing starts from.

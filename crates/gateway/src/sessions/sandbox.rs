@@ -122,7 +122,7 @@ fn refused(result: &CallResult) -> SessionError {
     match result.outcome {
         CallOutcome::OverShare { .. } => SessionError::TooManyCalls(reason),
         CallOutcome::Unavailable => SessionError::GateUnavailable(reason),
-        CallOutcome::Success | CallOutcome::Conflict | CallOutcome::Failed(_) => {
+        CallOutcome::Success | CallOutcome::Conflict | CallOutcome::Failed(_) | CallOutcome::Waiting(_) => {
             SessionError::CallFailed(reason)
         }
     }

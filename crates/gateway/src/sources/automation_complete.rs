@@ -96,9 +96,8 @@ impl Within for AutomationComplete {
             let run = self.run(call, &arguments, session.id).await?;
             let completion = completion(arguments);
             check_repeated(&run, &completion)?;
-            // Before the transaction that ends the run, so that no run ends without its transcript.
-            self.live.save_transcript(session.id).await.map_err(Failure::Down)?;
-            crash_point("automation-transcript-saved");
+            let transcript = self.live.open_transcript(session.id).await.map_err(Failure::Down)?;
+            crash_point("automation-reported");
             let effect = RunCompletion {
                 org: run.org_id,
                 run: run.id,
@@ -108,6 +107,7 @@ impl Within for AutomationComplete {
                 completion_id: completion.completion_id.clone(),
                 summary: completion.summary_markdown.clone(),
                 completion: JsonText::of(&completion),
+                transcript,
                 at: self.clock.now(),
             };
             let output = Output { text: "Automation run completed".to_owned(), data: None };

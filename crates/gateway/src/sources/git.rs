@@ -70,6 +70,11 @@ impl Tool for PushTool {
         self.0.mode_key()
     }
 
+    /// Only git has the pack.
+    fn needs_caller(&self) -> bool {
+        true
+    }
+
     fn refs(&self, parameters: &Value) -> Vec<String> {
         let updates = parameters["updates"].as_array().into_iter().flatten();
         updates.filter_map(|update| update["ref"].as_str()).map(str::to_owned).collect()

@@ -3,8 +3,9 @@
 use futures_util::future::BoxFuture;
 use gate::Permit;
 use proto::SessionId;
+use store::OpenTranscript;
 
-use crate::runtime::{Inside, Saved, SnapshotError};
+use crate::runtime::{ConnectedSandbox, Saved, SnapshotError};
 
 /// The running sandboxes of sessions. Only an executing call has a permit.
 pub(crate) trait LiveSandboxes: Send + Sync {
@@ -15,10 +16,14 @@ pub(crate) trait LiveSandboxes: Send + Sync {
         session: SessionId,
     ) -> BoxFuture<'a, Result<Saved, SnapshotError>>;
 
-    /// Saves what the agent of a session has said so far, also of the message that it has not finished. The error is a
-    /// sentence for the agent.
-    fn save_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<(), String>>;
+    /// What the agent of a session has said so far in messages that it has not finished. The error is a sentence for the
+    /// agent.
+    fn open_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<OpenTranscript, String>>;
 
     /// Connects to the supervisor of a session's sandbox. The error is a sentence for the agent.
-    fn enter<'a>(&'a self, permit: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Inside, String>>;
+    fn enter<'a>(
+        &'a self,
+        permit: &'a Permit,
+        session: SessionId,
+    ) -> BoxFuture<'a, Result<ConnectedSandbox, String>>;
 }

@@ -16,7 +16,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{Found, LiveSandboxes, Source};
-use crate::runtime::{Inside, auto_start, services};
+use crate::runtime::{ConnectedSandbox, auto_start, services};
 
 pub(super) const RISK: Risk = Risk::Write;
 /// Ten commands are tested for ten seconds each.
@@ -114,7 +114,7 @@ impl ServiceTool {
     async fn perform(
         &self,
         permit: &Permit,
-        inside: &Inside,
+        inside: &ConnectedSandbox,
         parameters: &Value,
     ) -> Result<JsonObject, Failure> {
         let (supervisor, name) = (&inside.supervisor, parameters["name"].as_str().unwrap_or_default());

@@ -231,6 +231,7 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
             ..probe("PUT /proliferate/{id}/model", Act::Prompt, &at("/model"), json!({"modelId": "gpt-5.2"}))
         },
         probe("GET /v1/questions", Act::Watch, "/v1/questions", null()),
+        probe("GET /v1/inbox", Act::Watch, "/v1/inbox", null()),
         Probe {
             refusals: &[401],
             ..probe(

@@ -55,7 +55,13 @@ async fn the_catalog_shows_each_action_with_its_schema_risk_and_mode() {
     }
 }
 
-async fn invoke(world: &World, token: &str, session: SessionId, action: &str, params: Value) -> (u16, Value) {
+pub(crate) async fn invoke(
+    world: &World,
+    token: &str,
+    session: SessionId,
+    action: &str,
+    params: Value,
+) -> (u16, Value) {
     let body = json!({"integration": "tools", "action": action, "params": params});
     let path = format!("/proliferate/{session}/actions/invoke");
     let answer = world.gateway.post(&path, &body).bearer(token).send().await;

@@ -12,6 +12,7 @@ use sha2::Sha256;
 
 use crate::call::{Answer, Call};
 use crate::harness::{Setup, TestGateway};
+use crate::logs::Captured;
 use crate::people::{OrgOf3, Person, org, person, some_uuid, user_token};
 
 const SECRET: &str = "0123456789abcdef-webhook-canary";
@@ -212,6 +213,57 @@ async fn every_refused_webhook_gets_the_same_answer() {
     assert_eq!(not_json.status, 400, "{}", not_json.text());
     let large = format!("\"{}\"", "x".repeat(448 * 1024));
     assert_eq!(world.hook(known, &large, &[world.signed(&large, 0)]).status().await, 413);
+}
+
+#[tokio::test]
+async fn a_refused_webhook_is_logged_with_its_automation_and_counted() {
+    const COUNTER: &str = "proliferate_webhooks_refused_total{reason=\"stale\"} ";
+    let world = World::new(Setup::sqlite()).await;
+    let made = world.automation(json!({"webhook": {"scheme": "generic", "secret": SECRET}})).await;
+    let count = async || {
+        let metrics = world.gateway.call("GET", "/metrics").send().await.text();
+        let counted = metrics.lines().find_map(|line| line.strip_prefix(COUNTER).map(str::to_owned));
+        counted.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    let before = count().await;
+    let log = Captured::start();
+    assert_eq!(world.hook(id(&made), "{}", &[world.signed("{}", 301)]).status().await, 401);
+    let text = log.text();
+    let logged = |line: &str| {
+        line.contains("a webhook was refused")
+            && line.contains("WARN")
+            && line.contains("reason=\"stale\"")
+            && line.contains(id(&made))
+    };
+    assert_eq!(text.lines().filter(|line| logged(line)).count(), 1, "{text}");
+    assert!(!text.contains(SECRET), "{text}");
+    drop(log);
+    // Other tests of this process may count theirs at the same time.
+    assert!(count().await > before);
+}
+
+/// The secret of one organization's webhook opens no automation of another one.
+#[tokio::test]
+async fn a_webhook_of_another_organization_is_refused() {
+    for world in World::both().await {
+        let ours = world.automation(json!({"webhook": {"scheme": "generic", "secret": SECRET}})).await;
+        let elsewhere = org(&world.gateway.app).await;
+        let stranger = person(&world.gateway.app, elsewhere, Role::Owner).await;
+        let ask = |method: &str, path: &str| world.gateway.call(method, path).bearer(&stranger.token);
+        let other = json!({"name": "theirs", "instructions": "Look.",
+            "webhook": {"scheme": "generic", "secret": SECRET.replace("0123", "3210")}});
+        let theirs = ask("POST", "/v1/automations").json(&other).send().await;
+        assert_eq!(theirs.status, 201, "{}", theirs.text());
+        let theirs = theirs.json();
+        let body = r#"{"issue":7}"#;
+        let header = world.signed(body, 0);
+        assert_eq!(world.hook(id(&theirs), body, std::slice::from_ref(&header)).status().await, 401);
+        let runs = ask("GET", &format!("/v1/automations/{}/runs", id(&theirs))).send().await;
+        assert_eq!(runs.json()["runs"], json!([]));
+        // The refused request has not used the signature up.
+        assert_eq!(world.hook(id(&ours), body, &[header]).status().await, 202);
+        assert_eq!(world.runs(id(&ours)).await.len(), 1);
+    }
 }
 
 #[tokio::test]

@@ -48,7 +48,10 @@ async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
             call.header("content-type", "application/json").body(body).send().await.unwrap()
         };
         let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
-        let denied = |run: &str| with(with(write_call(run), "actor", actor.clone()), "case_id", Value::Null);
+        let call = |run: &str| with(with(write_call(run), "actor", actor.clone()), "case_id", Value::Null);
+        let through =
+            |call, operation, lane| with(with(call, "operation", json!(operation)), "lane_id", json!(lane));
+        let denied = |run: &str| through(call(run), "effect.drop", "actions.danger");
         let before = app.store.ledger_size().await.unwrap();
         // Every kind of refusal counts: invalid JSON, an unknown tool, a denied call.
         let callback = format!("/proliferate/{own}/tools/nothing");
@@ -77,11 +80,7 @@ async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
         // Duplicates get their first answer again, allowed calls are executed, and other callers are not affected.
         let answer = send(&token, "/v1/tool-calls", denied("run-junk-2").to_string()).await;
         assert_eq!(answer.status().as_u16(), 403);
-        let read = with(
-            with(denied("run-fine-1"), "operation", json!("effect.read")),
-            "lane_id",
-            json!("actions.read"),
-        );
+        let read = through(call("run-fine-1"), "effect.read", "actions.read");
         let answer = send(&token, "/v1/tool-calls", read.to_string()).await;
         assert_eq!(answer.status().as_u16(), 200);
         assert_eq!(send(&others, "/v1/tool-calls", "junk".to_owned()).await.status().as_u16(), 400);

@@ -10,6 +10,7 @@ use testkit::Turn;
 
 use crate::harness::{Setup, within};
 use crate::live::{Live, On, id, on_both};
+use crate::logs::Captured;
 use crate::people::{person, sandbox_token, some_uuid, user_token};
 
 on_both! {
@@ -275,4 +276,20 @@ async fn the_session_of_an_automation_counts_as_having_a_client() {
     live.prompt(&other, "hello").await;
     let path = format!("/proliferate/{other}");
     within(async { while live.get(&path).await["status"] != "paused" {} }).await;
+}
+
+/// Nobody watches either session, and neither has a queued prompt. Only the automation's boot is tried again.
+#[tokio::test]
+async fn a_failed_boot_is_tried_again_for_an_automation() {
+    let live = Live::unreachable(On::Sqlite).await;
+    for (kind, attempts) in [("automation", 3), ("web", 1)] {
+        let session = live.session_with(&json!({"clientType": kind})).await;
+        let log = Captured::start();
+        live.eager_start(&session).await;
+        let path = format!("/proliferate/{session}");
+        within(async { while live.get(&path).await["status"] != "failed" {} }).await;
+        let text = log.text();
+        let failed = |line: &&str| line.contains("could not be booted") && line.contains(&session);
+        assert_eq!(text.lines().filter(failed).count(), attempts, "{kind}: {text}");
+    }
 }

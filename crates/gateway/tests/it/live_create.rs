@@ -251,8 +251,8 @@ async fn an_automation_creates_and_prompts_its_session_once() {
     let live = Live::echoing(On::Postgres).await;
     let automation = AutomationId::from(some_uuid());
     let insert = format!(
-        "INSERT INTO automations (id, org_id, name, action_modes, created_at) \
-         VALUES ('{automation}', '{}', 'nightly', '{{}}', now())",
+        "INSERT INTO automations (id, org_id, name, instructions, enabled, action_modes, created_at, updated_at) \
+         VALUES ('{automation}', '{}', 'nightly', '', true, '{{}}', now(), now())",
         live.ada.org
     );
     let live = live.restarted_after(&[&insert]).await;

@@ -26,6 +26,7 @@ mod automations;
 mod bearer;
 mod connectors;
 mod identity;
+mod inbox;
 mod integrations;
 mod junk;
 mod layers;
@@ -59,6 +60,7 @@ mod modes;
 // Live sessions.
 mod live_acp;
 mod live_agent;
+mod live_approvals;
 mod live_automations;
 mod live_budget;
 mod live_callback;

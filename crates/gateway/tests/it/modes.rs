@@ -56,15 +56,13 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
             events[0]["outcome_reason"],
             "all checks of the lane passed; mode allow (inferred_default)"
         );
-        // A write needs approval by default, and nobody can approve yet.
+        // A write needs approval by default.
         let (status, body) =
             send(&world, &token, &tool("run-modes-2", "effect.write", "actions.write")).await;
-        assert_eq!((status, world.effects()), (403, 1), "{body}");
-        let message = body["error"]["message"].as_str().unwrap();
-        assert!(message.contains("requires approval") && message.contains("yet"), "{message}");
+        assert_eq!((status, world.effects()), (202, 1), "{body}");
         let events = world.events("run-modes-2").await;
-        assert_eq!(outcomes(&events), DENIED);
-        assert_eq!(events[0]["authz"]["rule_id"], "mode:require_approval:inferred_default");
+        let notes = events[0]["notes"].as_str().unwrap();
+        assert!(notes.starts_with("mode:require_approval:inferred_default"), "{notes}");
         // A danger is denied by default, and goes through its own lane only.
         let danger = tool("run-danger-default", "effect.drop", "actions.danger");
         assert_eq!((send(&world, &token, &danger).await.0, world.effects()), (403, 1));
@@ -81,20 +79,51 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
         assert_eq!((status, world.effects()), (200, 2), "{body}");
         let events = world.events("run-modes-3").await;
         assert_eq!(events[0]["outcome_reason"], "all checks of the lane passed; mode allow (org_default)");
-        for (number, mode) in ["deny", "require_approval"].into_iter().enumerate() {
-            assert_eq!(set(&world, Role::Owner, "tools:effect.read", mode).await, 200);
-            let run = format!("run-set-{number}");
-            let (status, body) = send(&world, &token, &tool(&run, "effect.read", "actions.read")).await;
-            assert_eq!((status, world.effects()), (403, 2), "{body}");
-            let rule = format!("mode:{mode}:org_default");
-            assert_eq!(world.events(&run).await[0]["authz"]["rule_id"], json!(rule));
-        }
+        assert_eq!(set(&world, Role::Owner, "tools:effect.read", "deny").await, 200);
+        let (status, body) = send(&world, &token, &tool("run-set-0", "effect.read", "actions.read")).await;
+        assert_eq!((status, world.effects()), (403, 2), "{body}");
+        let events = world.events("run-set-0").await;
+        assert_eq!(
+            (outcomes(&events), &events[0]["authz"]["rule_id"]),
+            (DENIED.into(), &json!("mode:deny:org_default"))
+        );
         // Modes apply only to their own organization.
         let elsewhere = crate::people::OrgOf3::new(&world.gateway.app).await;
         let other = session_of(&world, elsewhere.org).await;
         let actor = json!({"actor_type": "agent", "actor_id": other.0.to_string()});
         let write = call("run-modes-3", "effect.write", "actions.write", actor);
-        assert_eq!(send(&world, &other.1, &write).await.0, 403);
+        assert_eq!(send(&world, &other.1, &write).await.0, 202);
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_an_agent_waits_and_is_executed_once_when_it_is_approved() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
+        let write = call("run-waits-1", "effect.write", "actions.write", actor.clone());
+        let (status, body) = send(&world, &token, &write).await;
+        assert_eq!((status, &body["error"]["error_code"]), (202, &json!("POLICY_DENIED")), "{body}");
+        let message = body["error"]["message"].as_str().unwrap();
+        let path = message.split_whitespace().find(|word| word.starts_with("/proliferate/")).unwrap();
+        let pending = world.gateway.get(path).bearer(&token).send().await.json();
+        assert_eq!(pending["invocation"]["status"], "pending", "{pending}");
+        assert_eq!(send(&world, &token, &write).await, (202, body.clone()), "the same request still waits");
+        let other = with(write.clone(), "parameters", json!({"note": "other"}));
+        assert_eq!(send(&world, &token, &other).await.0, 409, "another call under its id");
+        let id = path.rsplit('/').next().unwrap();
+        let approve = format!("/v1/invocations/{id}/approve");
+        let decide = |token: String| {
+            let (gateway, path) = (&world.gateway, approve.clone());
+            async move { gateway.post(&path, &json!({})).bearer(&token).status().await }
+        };
+        assert_eq!(decide(world.team.token(Role::Member).to_owned()).await, 403);
+        assert_eq!(world.effects(), 0);
+        assert_eq!(decide(world.team.token(Role::Owner).to_owned()).await, 200);
+        assert_eq!(decide(world.team.token(Role::Owner).to_owned()).await, 409);
+        let (status, body) = send(&world, &token, &write).await;
+        assert_eq!((status, &body["outcome"], world.effects()), (200, &json!("success"), 1), "{body}");
+        gate::verify_database(&world.gateway.app.store, Vec::new(), None, &|_| ()).await.unwrap();
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clock::{Clock, Rng};
 use egress::{Mode, Rules};
-use gateway::runtime::{Counted, Insecure, Sandboxes, Wanted, proxy_of};
+use gateway::runtime::{Counted, Insecure, SandboxRequest, Sandboxes, proxy_of};
 use sandbox::{SandboxError, SandboxId};
 
 use crate::harness::Setup;
@@ -24,7 +24,7 @@ fn sandboxd() {
 async fn a_sandbox_that_never_becomes_ready_is_told_and_ended() {
     let setup = Setup::sqlite().set("SANDBOX_PROVIDER", "process");
     let sandboxes = Sandboxes::open(&setup.config(), Insecure::Allowed, &Rng::system()).unwrap();
-    let wanted = Wanted {
+    let request = SandboxRequest {
         id: SandboxId::new("silent").unwrap(),
         env: BTreeMap::new(),
         snapshot: None,
@@ -32,7 +32,7 @@ async fn a_sandbox_that_never_becomes_ready_is_told_and_ended() {
         gateway: None,
         programs: BTreeMap::new(),
     };
-    let error = sandboxes.start(wanted).await.err().unwrap();
+    let error = sandboxes.start(request).await.err().unwrap();
     assert!(matches!(error, SandboxError::Timeout("its supervisor")), "{error}");
     assert!(sandboxes.provider.list().await.unwrap().is_empty());
     assert!(!setup.data_dir().join("sandboxes/silent").exists());

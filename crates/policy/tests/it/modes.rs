@@ -133,7 +133,7 @@ fn modes_apply_to_agents_and_explicit_denials_to_everybody() {
         Some(ModeDecision { mode: Mode::RequireApproval, source: inferred, reason: None });
     let steps = policy::explain(&policy(), &request_with_mode).steps;
     let why = steps.last().unwrap().failed.clone().unwrap();
-    assert!(why.contains("requires approval") && why.contains("can wait for it yet"), "{why}");
+    assert!(why.contains("requires approval") && why.contains("an admin can allow it"), "{why}");
     assert!(why.chars().count() <= 200, "{why}");
 }
 

@@ -24,6 +24,9 @@ pub enum ServerMessage {
         /// The questions that wait for an answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         questions: Vec<OpenQuestion>,
+        /// The invocations that wait for approval.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        approvals: Vec<OpenApproval>,
     },
     Status {
         status: WireStatus,
@@ -107,16 +110,7 @@ pub enum ServerMessage {
     GitStatus(GitState),
     GitResult(GitResult),
     /// A human is asked to approve an action.
-    ActionApprovalRequest {
-        invocation_id: InvocationId,
-        integration: String,
-        action: String,
-        risk_level: Risk,
-        params: Value,
-        /// The empty string on the wire if it never expires.
-        #[serde(with = "iso::or_empty")]
-        expires_at: Option<DateTime<Utc>>,
-    },
+    ActionApprovalRequest(OpenApproval),
     /// A human denied the action. An approval is announced by `action_completed` instead.
     ActionApprovalResult {
         invocation_id: InvocationId,
@@ -251,6 +245,21 @@ string_enums! {
 #[serde(rename_all = "camelCase")]
 pub struct InitConfig {
     pub preview_tunnel_url: String,
+}
+
+/// An invocation that waits for a person's approval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OpenApproval {
+    pub invocation_id: InvocationId,
+    pub integration: String,
+    pub action: String,
+    pub risk_level: Risk,
+    /// Redacted and truncated.
+    pub params: Value,
+    /// The empty string on the wire if it never expires.
+    #[serde(with = "iso::or_empty")]
+    pub expires_at: Option<DateTime<Utc>>,
 }
 
 /// The result of one service command.

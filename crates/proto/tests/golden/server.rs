@@ -3,8 +3,9 @@
 use chrono::DateTime;
 use proto::socket::{
     ActionOutcome, AutoStartEntry, Frame, GitAction, GitChange, GitCode, GitCommit, GitResult, GitState,
-    InitConfig, Message, MessageRole, MessageSource, OpenQuestion, Part, QuestionItem, QuestionKind,
-    QuestionOption, ServerMessage, SnapshotTarget, ToolCall, ToolStatus, TurnOutcome, WireStatus,
+    InitConfig, Message, MessageRole, MessageSource, OpenApproval, OpenQuestion, Part, QuestionItem,
+    QuestionKind, QuestionOption, ServerMessage, SnapshotTarget, ToolCall, ToolStatus, TurnOutcome,
+    WireStatus,
 };
 use proto::{InvocationStatus, Risk};
 use serde_json::{Value, json};
@@ -53,7 +54,13 @@ fn message(id: &str, role: MessageRole, content: &str, created_at: i64) -> Messa
 }
 
 fn empty_init() -> ServerMessage {
-    ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None, questions: Vec::new() }
+    ServerMessage::Init {
+        messages: Vec::new(),
+        earlier: 0,
+        config: None,
+        questions: Vec::new(),
+        approvals: Vec::new(),
+    }
 }
 
 /// A message with a text part and a tool call, whose turn failed.
@@ -106,6 +113,7 @@ fn conversation() -> Vec<Golden> {
                     earlier: 7,
                     config: Some(InitConfig { preview_tunnel_url: s("https://p") }),
                     questions: Vec::new(),
+                    approvals: Vec::new(),
                 },
                 seq: Some(41),
                 seq_from: None,
@@ -382,7 +390,7 @@ fn git() -> Vec<Golden> {
 }
 
 fn actions() -> Vec<Golden> {
-    let request = |expires_at| ServerMessage::ActionApprovalRequest {
+    let waiting = |expires_at| OpenApproval {
         invocation_id: id(1),
         integration: s("linear"),
         action: s("create_issue"),
@@ -390,6 +398,7 @@ fn actions() -> Vec<Golden> {
         params: json!({"title": "t"}),
         expires_at,
     };
+    let request = |expires_at| ServerMessage::ActionApprovalRequest(waiting(expires_at));
     let completed = |outcome| ServerMessage::ActionCompleted { invocation_id: id(1), outcome };
     vec![
         numbered(
@@ -403,6 +412,18 @@ fn actions() -> Vec<Golden> {
             r#"{"type":"action_approval_request","payload":{"invocationId":"00000000-0000-0000-0000-000000000001",
                 "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},"expiresAt":""}}"#,
             request(None),
+        ),
+        one(
+            r#"{"type":"init","payload":{"messages":[],"approvals":[{"invocationId":"00000000-0000-0000-0000-000000000001",
+                "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},
+                "expiresAt":"2026-02-20T10:00:00.000Z"}]}}"#,
+            ServerMessage::Init {
+                messages: Vec::new(),
+                earlier: 0,
+                config: None,
+                questions: Vec::new(),
+                approvals: vec![waiting(DateTime::from_timestamp(1_771_581_600, 0))],
+            },
         ),
         numbered(
             r#"{"type":"action_approval_result","payload":{"invocationId":"00000000-0000-0000-0000-000000000001",
@@ -460,6 +481,7 @@ fn stream() -> Vec<Golden> {
                 earlier: 0,
                 config: None,
                 questions: vec![question()],
+                approvals: Vec::new(),
             },
         ),
         numbered(

@@ -1,5 +1,5 @@
-//! The end of an automation's run, as its agent reports it: run, trigger event, session, log and outbox change in the
-//! transaction of the gate that records the report.
+//! The end of an automation's run, as its agent reports it: run, trigger event, session, transcript, log and outbox change in
+//! the transaction of the gate that records the report.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::{
@@ -9,6 +9,7 @@ use proto::{
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::open_transcript::{OpenTranscript, StoredTranscript, messages, parts, transcript_seq};
 use super::rows::{Cell, Rows, Statement};
 use crate::automation_machine::{RunStep, event_status, next_status};
 use crate::automation_run::WAIT_ENDED;
@@ -29,6 +30,8 @@ pub struct RunCompletion {
     pub completion_id: String,
     pub completion: JsonText,
     pub summary: Option<String>,
+    /// What the agent has said so far.
+    pub transcript: OpenTranscript,
     pub at: DateTime<Utc>,
 }
 
@@ -60,14 +63,14 @@ macro_rules! open_run {
         concat!(
             "SELECT r.status, r.session_id, r.completion_id, CAST(r.completion AS TEXT) AS completion, r.waiting_since, (SELECT COALESCE(max(e.position), 0) + 1
             FROM automation_run_events e WHERE e.run_id = r.id) AS position FROM automation_runs r
-            WHERE r.org_id = $1 AND r.id = $2",
+            JOIN sessions s ON s.org_id = r.org_id AND s.id = r.session_id WHERE r.org_id = $1 AND r.id = $2",
             $lock
         )
     };
 }
 pub(crate) const OPEN_RUN: &str = open_run!("");
-/// For PostgreSQL: the run stays as it is until the end of the transaction.
-pub(crate) const OPEN_RUN_LOCKED: &str = open_run!(" FOR UPDATE OF r");
+/// For PostgreSQL: the run stays as it is until the end of the transaction, and the session's owner saves no message.
+pub(crate) const OPEN_RUN_LOCKED: &str = open_run!(" FOR UPDATE OF r, s");
 
 /// What a report changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +111,20 @@ impl RunCompletion {
     }
 }
 
-/// A report with the state of its run before.
-pub(crate) type PlannedReport<'a> = (&'a RunCompletion, OpenRun);
+/// A report with the states of its run and its session's transcript before.
+pub(crate) type PlannedReport<'a> = (&'a RunCompletion, OpenRun, StoredTranscript);
 
 /// The rows of all reports.
-pub(crate) fn completion_rows<'a>(reports: &[PlannedReport<'a>]) -> [Rows<'a>; 5] {
-    [runs(reports), trigger_events(reports), sessions(reports), run_events(reports), outbox(reports)]
+pub(crate) fn completion_rows<'a>(reports: &[PlannedReport<'a>]) -> [Rows<'a>; 7] {
+    [
+        runs(reports),
+        trigger_events(reports),
+        sessions(reports),
+        messages(reports),
+        parts(reports),
+        run_events(reports),
+        outbox(reports),
+    ]
 }
 
 /// The key of a row: its first two values.
@@ -161,14 +172,15 @@ fn trigger_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
 }
 
 fn sessions<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
-    const SET: &[(&str, usize)] = &[("outcome", 3), ("summary", 4)];
-    let row = |(report, ..): &PlannedReport<'a>| {
-        let report: &'a RunCompletion = report;
+    const SET: &[(&str, usize)] = &[("outcome", 3), ("summary", 4), ("transcript_seq", 5)];
+    let row = |planned: &PlannedReport<'a>| {
+        let report: &'a RunCompletion = planned.0;
         vec![
             Cell::from(report.org.uuid()),
             Cell::from(report.session.uuid()),
             Cell::from(report.outcome.as_str()),
             Cell::from(report.summary.as_deref()),
+            Cell::from(transcript_seq(planned)),
         ]
     };
     let statement = Statement::Update { table: "sessions", set: SET, key: KEY };
@@ -179,7 +191,7 @@ fn run_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
     let into =
         "INSERT INTO automation_run_events (run_id, position, org_id, kind, from_status, to_status, actor,
             detail, created_at) ";
-    let end = |(report, before): &PlannedReport<'a>| {
+    let end = |(report, before, _): &PlannedReport<'a>| {
         vec![
             Cell::from(report.run.uuid()),
             Cell::from(before.position + i64::from(before.is_waiting)),
@@ -193,7 +205,7 @@ fn run_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
         ]
     };
     // A quick agent reports before the runner has recorded that it goes on.
-    let waited = |(report, before): &PlannedReport<'a>| {
+    let waited = |(report, before, _): &PlannedReport<'a>| {
         before.is_waiting.then(|| {
             vec![
                 Cell::from(report.run.uuid()),

@@ -3,6 +3,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::{OrgId, RunStatus, UserId};
+use uuid::Uuid;
 
 use super::Written;
 use super::plan::{ExistingRows, Plan, PlannedEnd};
@@ -23,8 +24,12 @@ pub struct RunDecision {
 
 #[derive(Clone, Debug)]
 pub enum RunVerdict {
-    /// This instance executes the call, if the request has not expired.
+    /// This instance executes the call, if the request has not expired and nobody has decided about it.
     Start { instance: String },
+    /// The caller may repeat the call until then, which executes it once ([`RunVerdict::Redeem`]).
+    Grant { until: DateTime<Utc> },
+    /// This instance executes the call that was granted, if the grant has not expired.
+    Redeem { instance: String },
     /// Ends the run, if the request has not expired.
     Deny(Box<Ended>),
     /// Ends the run, if the request has expired.
@@ -35,7 +40,7 @@ impl RunDecision {
     /// The end of the run, unless the decision starts it.
     pub(crate) fn ended(&self) -> Option<&Ended> {
         match &self.verdict {
-            RunVerdict::Start { .. } => None,
+            RunVerdict::Start { .. } | RunVerdict::Grant { .. } | RunVerdict::Redeem { .. } => None,
             RunVerdict::Deny(ended) | RunVerdict::Expire(ended) => Some(ended),
         }
     }
@@ -50,24 +55,39 @@ impl RunDecision {
     pub(crate) fn plan<'a>(&'a self, plan: &mut Plan<'a>, existing: &ExistingRows, position: u64) -> Written {
         let key = (self.org, self.run_id.clone());
         let waiting = existing.runs.get(&key).filter(|run| run.status == RunStatus::Created);
-        let (Some(run), Some(expires_at)) = (waiting, existing.expiries.get(&key)) else {
+        let (Some(run), Some(state)) = (waiting, existing.waiting_states.get(&key)) else {
             return Written::NotYours;
         };
-        let overdue = self.at >= *expires_at;
-        match &self.verdict {
-            RunVerdict::Start { .. } | RunVerdict::Deny(_) if overdue => return Written::Overdue,
-            RunVerdict::Expire(_) if !overdue => return Written::NotYours,
-            _ => {}
+        if let Some(refused) = self.refused_by(*state) {
+            return refused;
         }
-        match (&self.verdict, self.ended()) {
-            (RunVerdict::Start { instance }, _) => plan.starts.push((self, instance, started(self, run))),
-            (_, Some(ended)) => {
+        match &self.verdict {
+            RunVerdict::Start { instance } | RunVerdict::Redeem { instance } => {
+                plan.starts.push((self, instance, started(self, run)));
+            }
+            RunVerdict::Grant { until } => plan.grants.push((self, *until)),
+            RunVerdict::Deny(ended) | RunVerdict::Expire(ended) => {
                 plan.ends.push(PlannedEnd { org: self.org, run_id: &self.run_id, ended, position });
             }
-            (_, None) => return Written::NotYours,
         }
-        plan.decisions.push(self);
+        if !matches!(self.verdict, RunVerdict::Grant { .. }) {
+            plan.decisions.push((self, *state));
+        }
         Written::Done
+    }
+
+    /// Why the decision does not count, if it does not.
+    fn refused_by(&self, state: WaitingState) -> Option<Written> {
+        let overdue = self.at >= state.expires_at;
+        let decided = state.decided_by.is_some();
+        match &self.verdict {
+            RunVerdict::Expire(_) => (!overdue).then_some(Written::NotYours),
+            _ if overdue => Some(Written::Overdue),
+            RunVerdict::Redeem { .. } => (!decided).then_some(Written::NotYours),
+            RunVerdict::Start { .. } | RunVerdict::Grant { .. } | RunVerdict::Deny(_) => {
+                decided.then_some(Written::NotYours)
+            }
+        }
     }
 }
 
@@ -78,8 +98,8 @@ fn started(decision: &RunDecision, run: &Run) -> DateTime<Utc> {
 /// The key of a run: the first two values of its row.
 const KEY: &[(&str, usize)] = &[("org_id", 1), ("run_id", 2)];
 
-/// The rows of all decisions. The stored request is not needed any more.
-pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 2] {
+/// The rows of all decisions. The stored request is not needed any more, except by a grant until it is redeemed.
+pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 3] {
     let start = |(decision, instance, at): &(&'a RunDecision, &'a String, DateTime<Utc>)| {
         let instance: &'a String = instance;
         let decision: &'a RunDecision = decision;
@@ -91,33 +111,55 @@ pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 2] {
             Cell::from(*at),
         ]
     };
-    let decided = |decision: &&'a RunDecision| {
+    let decided = |(decision, before): &(&'a RunDecision, WaitingState)| {
+        let decision: &'a RunDecision = decision;
+        vec![
+            Cell::from(decision.org.uuid()),
+            Cell::from(&decision.run_id),
+            // What becomes of a grant does not change who gave it, and when.
+            Cell::from(decision.by.map(UserId::uuid).or(before.decided_by)),
+            Cell::from(before.decided_at.unwrap_or(decision.at)),
+            Cell::Json(None),
+        ]
+    };
+    let granted = |(decision, until): &(&'a RunDecision, DateTime<Utc>)| {
         let decision: &'a RunDecision = decision;
         vec![
             Cell::from(decision.org.uuid()),
             Cell::from(&decision.run_id),
             Cell::from(decision.by.map(UserId::uuid)),
             Cell::from(decision.at),
-            Cell::Json(None),
+            Cell::from(*until),
         ]
     };
     let set = &[("status", 3), ("instance", 4), ("started_at", 5)];
     let starts = Statement::Update { table: "runs", set, key: KEY };
     let set = &[("decided_by", 3), ("decided_at", 4), ("request", 5)];
     let decisions = Statement::Update { table: "invocations", set, key: KEY };
+    let set = &[("decided_by", 3), ("decided_at", 4), ("expires_at", 5)];
+    let grants = Statement::Update { table: "invocations", set, key: KEY };
     [
         Rows { statement: starts, values: plan.starts.iter().map(start).collect() },
         Rows { statement: decisions, values: plan.decisions.iter().map(decided).collect() },
+        Rows { statement: grants, values: plan.grants.iter().map(granted).collect() },
     ]
 }
 
-/// Until when a run can be approved.
-pub(crate) struct Expiry(pub(crate) DateTime<Utc>);
+/// How far the decision about a waiting run has come.
+#[derive(Clone, Copy)]
+pub(crate) struct WaitingState {
+    pub(crate) expires_at: DateTime<Utc>,
+    pub(crate) decided_by: Option<Uuid>,
+    pub(crate) decided_at: Option<DateTime<Utc>>,
+}
 
-from_row!(inline Expiry, row => Expiry(row.try_get("expires_at")?));
+from_row!(inline WaitingState, row => WaitingState {
+    expires_at: row.try_get("expires_at")?,
+    decided_by: row.try_get("decided_by")?,
+    decided_at: row.try_get("decided_at")?,
+});
 
-pub(crate) const EXPIRY: &str =
-    "SELECT expires_at FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL";
+pub(crate) const WAITING_STATE: &str = "SELECT expires_at, decided_by, decided_at FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL";
 
 /// The number of requests of a session that can still be approved.
 pub(crate) struct WaitingCount(pub(crate) i64);

@@ -8,6 +8,8 @@ use ledger::{AppendError, Chain, Entry, Head};
 use proto::{AutomationRunId, ConfigurationId, OrgId, RunStatus, SessionId};
 
 use super::completion::{OpenRun, PlannedReport, Report};
+use super::decision::WaitingState;
+use super::open_transcript::StoredTranscript;
 use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, RunCompletion, RunDecision, Written};
 use crate::{Ended, NewArtifact, NewInvocation, NewRun, Run, StoreError};
 
@@ -17,8 +19,10 @@ pub(crate) struct ExistingRows {
     pub(crate) runs: HashMap<(OrgId, String), Run>,
     pub(crate) configurations: HashSet<(OrgId, ConfigurationId)>,
     pub(crate) automation_runs: HashMap<(OrgId, AutomationRunId), OpenRun>,
-    /// Until when runs can be approved.
-    pub(crate) expiries: HashMap<(OrgId, String), DateTime<Utc>>,
+    /// How far the decisions about waiting runs have come.
+    pub(crate) waiting_states: HashMap<(OrgId, String), WaitingState>,
+    /// The transcripts of the sessions whose agents report.
+    pub(crate) transcripts: HashMap<(OrgId, SessionId), StoredTranscript>,
     /// How many runs of a session wait for approval.
     pub(crate) waiting: HashMap<(OrgId, SessionId), u64>,
 }
@@ -32,7 +36,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) takes: Vec<(OrgId, &'a str, &'a str)>,
     /// Waiting runs that start, with their instance and time.
     pub(crate) starts: Vec<(&'a RunDecision, &'a String, DateTime<Utc>)>,
-    pub(crate) decisions: Vec<&'a RunDecision>,
+    pub(crate) decisions: Vec<(&'a RunDecision, WaitingState)>,
+    /// Approved runs that wait for their callers, and until when.
+    pub(crate) grants: Vec<(&'a RunDecision, DateTime<Utc>)>,
     pub(crate) invocations: Vec<(&'a NewRun, &'a NewInvocation)>,
     pub(crate) governing: Vec<&'a Change>,
     pub(crate) effects: Vec<&'a Effect>,
@@ -87,6 +93,12 @@ pub(crate) fn automation_run_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, 
     keys.sort_unstable();
     keys.dedup();
     keys
+}
+
+/// The messages whose presence a plan must know, with their sessions.
+pub(crate) fn reported_messages(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, SessionId, Vec<String>)> {
+    let effects = writes.iter().filter_map(|prepared| prepared.write.effect.as_ref());
+    effects.filter_map(Effect::report).map(RunCompletion::messages).collect()
 }
 
 /// The waiting runs that a plan must know.
@@ -220,7 +232,10 @@ fn ending<'a>(effect: &'a Effect, existing: &ExistingRows) -> Option<PlannedRepo
     let report = effect.report()?;
     let run = existing.automation_runs.get(&report.key())?;
     match report.against(Some(run)) {
-        Report::Ends => Some((report, run.clone())),
+        Report::Ends => {
+            let before = existing.transcripts.get(&(report.org, report.session)).cloned()?;
+            Some((report, run.clone(), before))
+        }
         Report::Repeated | Report::Refused => None,
     }
 }

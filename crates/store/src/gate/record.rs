@@ -175,7 +175,7 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArgume
 fn bind<'q>(query: Query<'q>, cell: &Cell<'_>) -> Query<'q> {
     match cell {
         Cell::Text(text) => query.bind(text.as_ref().map(ToString::to_string)),
-        Cell::Json(text) => query.bind(text.map(str::to_owned)),
+        Cell::Json(text) => query.bind(text.as_deref().map(str::to_owned)),
         Cell::Number(number) => query.bind(*number),
         Cell::Flag(flag) => query.bind(*flag),
         Cell::Id(id) => query.bind(*id),

@@ -43,7 +43,7 @@ pub(crate) enum Statement {
 /// One value of a row. All rows of a statement have the same kinds.
 pub(crate) enum Cell<'a> {
     Text(Option<Cow<'a, str>>),
-    Json(Option<&'a str>),
+    Json(Option<Cow<'a, str>>),
     Number(i64),
     Flag(bool),
     Id(Option<Uuid>),
@@ -77,13 +77,13 @@ impl From<String> for Cell<'_> {
 
 impl<'a> From<&'a JsonText> for Cell<'a> {
     fn from(json: &'a JsonText) -> Self {
-        Self::Json(Some(json.as_str()))
+        Self::Json(Some(Cow::Borrowed(json.as_str())))
     }
 }
 
 impl<'a> From<Option<&'a JsonText>> for Cell<'a> {
     fn from(json: Option<&'a JsonText>) -> Self {
-        Self::Json(json.map(JsonText::as_str))
+        Self::Json(json.map(|json| Cow::Borrowed(json.as_str())))
     }
 }
 
@@ -186,7 +186,7 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             // A denied call never started, and one that waits has not started yet.
             (!run.waits && end.is_none_or(|end| end.status != RunStatus::Denied)).then_some(run.created_at),
             end.and_then(|end| end.response_hash.as_deref()),
-            Cell::Json(Some(end.map_or(NO_OUTPUTS, |end| end.outputs.as_str()))),
+            Cell::Json(Some(Cow::Borrowed(end.map_or(NO_OUTPUTS, |end| end.outputs.as_str())))),
             end.and_then(|end| end.error.as_ref()),
             end.map(|end| end.outcome.as_str()),
             end.and_then(|end| end.answer.as_ref()),

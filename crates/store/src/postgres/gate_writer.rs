@@ -12,10 +12,11 @@ use uuid::Uuid;
 
 use super::Postgres;
 use crate::gate::completion::{OPEN_RUN_LOCKED, OpenRun};
-use crate::gate::decision::{EXPIRY, Expiry, WAITING, WaitingCount};
+use crate::gate::decision::{WAITING, WAITING_STATE, WaitingCount, WaitingState};
+use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
-    decided_keys, link, plan, run_keys, waiting_sessions,
+    decided_keys, link, plan, reported_messages, run_keys, waiting_sessions,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -142,10 +143,25 @@ async fn read_existing(
             sqlx::query_as(OPEN_RUN_LOCKED).bind(org.uuid()).bind(id.uuid()).fetch_optional(&mut *tx).await?;
         existing.automation_runs.extend(found.map(|run: OpenRun| ((org, id), run)));
     }
+    for (org, session, ids) in reported_messages(writes) {
+        let end = sqlx::query_as(TRANSCRIPT_END)
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .fetch_optional(&mut *tx)
+            .await?;
+        let Some(end) = end else { continue };
+        let mut before = StoredTranscript { end, ..StoredTranscript::default() };
+        for id in ids {
+            let find = sqlx::query_as(MESSAGE_POSITION).bind(session.uuid()).bind(&id);
+            let found: Option<MessagePosition> = find.fetch_optional(&mut *tx).await?;
+            before.stored.extend(found.map(|_| id));
+        }
+        existing.transcripts.insert((org, session), before);
+    }
     // Few runs wait for approval, so each is read by itself.
     for (org, run) in decided_keys(writes) {
-        let found = sqlx::query_as(EXPIRY).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
-        existing.expiries.extend(found.map(|Expiry(at)| ((org, run.to_owned()), at)));
+        let found = sqlx::query_as(WAITING_STATE).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
+        existing.waiting_states.extend(found.map(|state: WaitingState| ((org, run.to_owned()), state)));
     }
     for (org, session, at) in waiting_sessions(writes) {
         let WaitingCount(count) = sqlx::query_as(WAITING)
@@ -242,8 +258,7 @@ fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
 
 fn as_text<'a>(cell: &'a Cell<'_>) -> Option<&'a str> {
     match cell {
-        Cell::Text(text) => text.as_deref(),
-        Cell::Json(text) => *text,
+        Cell::Text(text) | Cell::Json(text) => text.as_deref(),
         _ => None,
     }
 }

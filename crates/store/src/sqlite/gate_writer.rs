@@ -15,10 +15,11 @@ use super::inline_reader::{FromInlineRow, InlineRow, find, time_text};
 use super::wal_sync::{CommittedBatch, SyncFailure, WalSync};
 use super::writer::WriteLock;
 use crate::gate::completion::{OPEN_RUN, OpenRun};
-use crate::gate::decision::{EXPIRY, Expiry, WAITING, WaitingCount};
+use crate::gate::decision::{WAITING, WAITING_STATE, WaitingCount, WaitingState};
+use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
-    decided_keys, link, plan, run_keys, waiting_sessions,
+    decided_keys, link, plan, reported_messages, run_keys, waiting_sessions,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -177,9 +178,18 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
             existing.automation_runs.insert((org, id), run);
         }
     }
+    for (org, session, ids) in reported_messages(writes) {
+        let Some(end) = find(tx, TRANSCRIPT_END, &[&org.uuid(), &session.uuid()])? else { continue };
+        let mut before = StoredTranscript { end, ..StoredTranscript::default() };
+        for id in ids {
+            let found = find::<MessagePosition>(tx, MESSAGE_POSITION, &[&session.uuid(), &id])?;
+            before.stored.extend(found.map(|_| id));
+        }
+        existing.transcripts.insert((org, session), before);
+    }
     for (org, run) in decided_keys(writes) {
-        if let Some(Expiry(at)) = find::<Expiry>(tx, EXPIRY, &[&org.uuid(), &run])? {
-            existing.expiries.insert((org, run.to_owned()), at);
+        if let Some(state) = find::<WaitingState>(tx, WAITING_STATE, &[&org.uuid(), &run])? {
+            existing.waiting_states.insert((org, run.to_owned()), state);
         }
     }
     for (org, session, at) in waiting_sessions(writes) {
@@ -246,8 +256,9 @@ pub(crate) fn text(statement: &Statement, values: usize) -> String {
 impl ToSql for Cell<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self {
-            Cell::Text(Some(value)) => ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes())),
-            Cell::Json(Some(value)) => ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes())),
+            Cell::Text(Some(value)) | Cell::Json(Some(value)) => {
+                ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes()))
+            }
             Cell::Number(number) => ToSqlOutput::from(*number),
             Cell::Flag(flag) => ToSqlOutput::from(*flag),
             Cell::Id(Some(id)) => ToSqlOutput::Borrowed(ValueRef::Blob(id.as_bytes())),

@@ -57,8 +57,9 @@ async fn modes_of_an_automation_are_returned_beside_those_of_its_organization(b:
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let (started, alone) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
     let mut raw = b.raw().await;
-    let automation = "INSERT INTO automations (id, org_id, name, action_modes, created_at)
-        VALUES (#80, #1, 'a', '{\"tools:weather.set\":\"deny\"}', '2025-06-15T00:00:00Z')";
+    let automation = "INSERT INTO automations (id, org_id, name, instructions, enabled, action_modes, created_at,
+        updated_at) VALUES (#80, #1, 'a', '', true, '{\"tools:weather.set\":\"deny\"}', '2025-06-15T00:00:00Z',
+        '2025-06-15T00:00:00Z')";
     raw.execute(automation).await.unwrap();
     raw.execute("UPDATE sessions SET automation_id = #80 WHERE id = #40").await.unwrap();
     let found = b.store.action_modes_for(one, Some(started), KEY).await.unwrap();

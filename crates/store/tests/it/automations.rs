@@ -1,14 +1,16 @@
 //! Automations: settings, events that start runs, the state machine in the database, and the outbox.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use proto::socket::{MessageRole, ToolStatus};
 use proto::{
     AutomationId, AutomationRunId, AutomationRunStatus, CompletionOutcome, OrgId, Outcome, Resolution, Role,
     RunEventKind, SessionId, TriggerEventStatus, TriggerKind, WebhookScheme,
 };
 use store::{
     Advanced, AutomationRunFilter, AutomationSettings, CronFiring, CronTrigger, Effect, Fired, GateWrite,
-    JsonText, MAX_OPEN_RUNS, NewAutomation, NewOrg, NewTriggerEvent, OutboxStep, RunAdvance, RunCompletion,
-    RunStep, Store, StoreError, WebhookTrigger, Written, next_status,
+    JsonText, MAX_OPEN_RUNS, NewAutomation, NewOrg, NewTriggerEvent, OpenTranscript, OutboxStep, Owner,
+    PartBody, RunAdvance, RunCompletion, RunStep, Store, StoreError, StoredMessage, StoredPart, StoredTool,
+    WebhookTrigger, Written, next_status,
 };
 use uuid::Uuid;
 
@@ -334,29 +336,84 @@ async fn concurrent_steps_end_a_run_once(b: &Backend) {
     assert_eq!(b.store.automation_run_events(one, id(91)).await.unwrap().len(), 2);
 }
 
+/// A message with a text and a tool call that the agent has not finished.
+fn said(id: &str, text: &str) -> StoredMessage {
+    let tool = StoredTool {
+        call_id: format!("call-of-{id}"),
+        tool: "automation_complete".to_owned(),
+        args: serde_json::json!({"outcome": "needs_human"}),
+        result: None,
+        status: ToolStatus::Running,
+        started_at: at(290),
+        completed_at: None,
+    };
+    StoredMessage {
+        id: id.to_owned(),
+        role: MessageRole::Assistant,
+        content: text.to_owned(),
+        is_complete: false,
+        interrupted: false,
+        error: None,
+        sender_id: None,
+        source: None,
+        created_at: at(280),
+        parts: vec![
+            StoredPart { id: "p1".to_owned(), body: PartBody::Text("some text".to_owned()) },
+            StoredPart { id: "p2".to_owned(), body: PartBody::Tool(tool) },
+        ],
+    }
+}
+
+/// The write of a call that reports that the run 91 needs a person.
+fn report_write(
+    call: &str,
+    completion_id: &str,
+    session: SessionId,
+    contents: &serde_json::Value,
+    transcript: OpenTranscript,
+) -> GateWrite {
+    let mut claim = gate::run(call);
+    claim.end = Some(*gate::ended("done"));
+    let completion = RunCompletion {
+        org: gate::org(),
+        run: id(91),
+        trigger_event: id(90),
+        session,
+        outcome: CompletionOutcome::NeedsHuman,
+        completion_id: completion_id.to_owned(),
+        completion: JsonText::of(contents),
+        summary: Some("# Help".to_owned()),
+        transcript,
+        at: at(300),
+    };
+    let effect = Some(Effect::CompleteRun(Box::new(completion)));
+    GateWrite { effect, ..gate::begin(claim, vec![gate::event(&format!("said-of-{call}"), call)]) }
+}
+
+/// Checks that the transcript has a message as its owner saved it, and one as it was when the agent reported.
+async fn check_saved(b: &Backend, owner: &Owner, whole: StoredMessage, open: StoredMessage) {
+    let session = owner.session();
+    let saved = b.store.transcript(session, 65_536).await.unwrap();
+    let stored = StoredMessage { content: "I report\u{fffd} it.".to_owned(), ..open };
+    assert_eq!((saved.seq, saved.messages), (7, vec![whole, stored.clone()]));
+    // The message is saved again when it ends.
+    let end = StoredMessage { is_complete: true, ..stored };
+    b.store.save_messages(owner, 9, vec![end.clone()]).await.unwrap();
+    let saved = b.store.transcript(session, 65_536).await.unwrap();
+    assert_eq!((saved.seq, saved.messages.last()), (9, Some(&end)));
+}
+
 async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
     let one = gate::org();
     b.store.create_org(NewOrg { id: one, name: "org".to_owned(), at: at(0) }).await.unwrap();
     let triage = automation(&b.store, one, 80, settings()).await;
     b.store.fire(event(one, triage, 90)).await.unwrap();
     let session: SessionId = session(&b.store, one, 40).await;
+    // One of the agent's two open messages ends while its report is on the way.
+    let (finished, open) = (said("m1", "I am done."), said("m2", "I report\0 it."));
     let report_of = |call: &str, completion_id: &str, session: SessionId, contents: serde_json::Value| {
-        let mut claim = gate::run(call);
-        claim.end = Some(*gate::ended("done"));
-        let completion = RunCompletion {
-            org: one,
-            run: id(91),
-            trigger_event: id(90),
-            session,
-            outcome: CompletionOutcome::NeedsHuman,
-            completion_id: completion_id.to_owned(),
-            completion: JsonText::of(&contents),
-            summary: Some("# Help".to_owned()),
-            at: at(300),
-        };
-        let effect = Some(Effect::CompleteRun(Box::new(completion)));
-        let events = vec![gate::event(&format!("said-of-{call}"), call)];
-        GateWrite { effect, ..gate::begin(claim, events) }
+        let transcript = OpenTranscript { seq: 7, messages: vec![finished.clone(), open.clone()] };
+        report_write(call, completion_id, session, &contents, transcript)
     };
     let contents = serde_json::json!({"outcome": "needs_human", "citations": []});
     let report = |call: &str, completion_id: &str, session: SessionId| {
@@ -371,7 +428,14 @@ async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
     assert!(b.store.set_run_waiting((one, id(91)), Some(at(200)), at(7200), at(200)).await.unwrap());
     let foreign = write(report("run-0002", "c1", id(41))).await;
     assert!(matches!(foreign, Written::Gone), "of another session: {foreign:?}");
+    let saved = b.store.transcript(session, 65_536).await.unwrap();
+    assert!(saved.messages.is_empty(), "refused reports save nothing");
+    let owner = own(&b.store, session).await;
+    let whole =
+        StoredMessage { is_complete: true, content: "I am done. All of it.".to_owned(), ..finished.clone() };
+    b.store.save_messages(&owner, 5, vec![whole.clone()]).await.unwrap();
     assert!(matches!(write(report("run-0003", "c1", session)).await, Written::Done));
+    check_saved(b, &owner, whole, open.clone()).await;
 
     let run = b.store.automation_run(one, id(91)).await.unwrap().unwrap();
     assert_eq!((run.status, run.completion_id.as_deref()), (AutomationRunStatus::NeedsHuman, Some("c1")));
@@ -394,8 +458,7 @@ async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
         work.iter().any(|entry| entry.step == OutboxStep::EndSession)
     };
     assert!(!has_end(at(302)).await, "the agent gets the reply to its report first");
-    let work = b.store.due_outbox(at(303), 9).await.unwrap();
-    assert!(work.iter().any(|entry| entry.step == OutboxStep::EndSession), "{work:?}");
+    assert!(has_end(at(303)).await);
 
     // The same report in another call changes nothing and succeeds; another report is refused.
     assert!(matches!(write(report("run-0004", "c1", session)).await, Written::Done));
@@ -406,7 +469,6 @@ async fn a_report_settles_everything_at_once_and_only_once(b: &Backend) {
     let other = write(report_of("run-0006", "c1", session, serde_json::json!({"outcome": "failed"}))).await;
     assert!(matches!(other, Written::Gone), "the same id with other contents: {other:?}");
     // The outcome stays when the session ends.
-    let owner = own(&b.store, session).await;
     b.store.end_session(&owner, ending(at(400))).await.unwrap();
     let record = b.store.session(one, session).await.unwrap().unwrap();
     assert_eq!(record.outcome, Some(Outcome::NeedsHuman));

@@ -221,7 +221,7 @@ async fn checking_a_backup_creates_no_files() {
 }
 
 /// Files that must not be restored, each made from a good backup, and what the refusal says.
-async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, &'static str)> {
+async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, String)> {
     let bytes = fs::read(good).unwrap();
     let file = |name: &str, content: &[u8]| {
         fs::write(folder.join(name), content).unwrap();
@@ -238,22 +238,25 @@ async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, &'static str)>
         (folder.join("missing"), "unable to open"),
         (folder.to_owned(), ""),
     ];
+    let first = Migration::FIRST;
+    let renumber = |to: i64| format!("UPDATE schema_migrations SET version = {to} WHERE version = {first}");
+    let edited = format!("migration {first}");
     let changes = [
-        ("foreign", "DROP TABLE schema_migrations", "schema_migrations"),
-        ("prerelease", "UPDATE schema_migrations SET version = 19 WHERE version = 20", "version 19"),
-        ("newer", "UPDATE schema_migrations SET version = 99 WHERE version = 20", "version 99"),
-        ("edited", "UPDATE schema_migrations SET checksum = 'x'", "migration 20"),
-        ("fresh", "DELETE FROM schema_migrations", "no migration"),
+        ("foreign", "DROP TABLE schema_migrations".to_owned(), "schema_migrations"),
+        ("prerelease", renumber(19), "version 19"),
+        ("newer", renumber(99), "version 99"),
+        ("edited", "UPDATE schema_migrations SET checksum = 'x'".to_owned(), &*edited),
+        ("fresh", "DELETE FROM schema_migrations".to_owned(), "no migration"),
     ];
     for (name, sql, why) in changes {
         let path = file(name, &bytes);
-        Raw::sqlite(&path).await.execute(sql).await.unwrap();
+        Raw::sqlite(&path).await.execute(&sql).await.unwrap();
         bad.push((path, why));
     }
     let in_use = file("in-use", &bytes);
     file("in-use-wal", b"frames");
     bad.push((in_use, "in use"));
-    bad
+    bad.into_iter().map(|(path, why)| (path, why.to_owned())).collect()
 }
 
 #[tokio::test]
@@ -263,7 +266,7 @@ async fn an_invalid_backup_is_refused_and_changes_nothing() {
     for (bad, why) in bad_backups(elsewhere.path(), &backup).await {
         let before = (content(home.path()), content(elsewhere.path()));
         let checked = check_backup(&bad).await.unwrap_err().to_string();
-        assert!(checked.contains(why), "{}: {checked}", bad.display());
+        assert!(checked.contains(&why), "{}: {checked}", bad.display());
         let restored = restore(&bad, &database).await.unwrap_err().to_string();
         assert_eq!(restored, checked, "{}", bad.display());
         let after = (content(home.path()), content(elsewhere.path()));

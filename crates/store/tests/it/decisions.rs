@@ -14,6 +14,7 @@ use crate::gate::{begin, done, end, ended, event, org, run};
 on_both! {
     of_an_approval_and_an_expiry_one_succeeds
     a_decision_counts_only_in_time
+    a_grant_is_redeemed_once_and_only_in_time
 }
 
 async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
@@ -95,4 +96,37 @@ async fn a_decision_counts_only_in_time(backend: &Backend) {
     assert!(matches!(other, Written::NotYours), "a run that waits is not ended by an instance: {other:?}");
     assert!(matches!(write(early, RunVerdict::Deny(over(RunStatus::Denied))).await, Written::Done));
     assert!(matches!(write(early, start()).await, Written::NotYours), "it has been denied");
+}
+
+async fn a_grant_is_redeemed_once_and_only_in_time(backend: &Backend) {
+    let store = &backend.store;
+    let redeem = || RunVerdict::Redeem { instance: "here".to_owned() };
+    for (number, late) in [(50_u128, false), (51, true)] {
+        let id = format!("run-{number:04}");
+        let at = wait(store, &id, number).await - TimeDelta::minutes(1);
+        let write = |at, verdict| store.gate_write(decision(&id, at, verdict));
+        assert!(matches!(write(at, redeem()).await.unwrap(), Written::NotYours), "nobody has approved it");
+        let until = at + TimeDelta::minutes(5);
+        let by = Some(uuid::Uuid::from_u128(9).into());
+        let mut grant = decision(&id, at, RunVerdict::Grant { until });
+        if let Change::Decide(decision) = &mut grant.change {
+            decision.by = by;
+        }
+        done(store, grant).await;
+        for again in [start(), RunVerdict::Grant { until }, RunVerdict::Deny(over(RunStatus::Denied))] {
+            assert!(matches!(write(at, again).await.unwrap(), Written::NotYours), "it is decided");
+        }
+        let find = || store.invocation(org(), uuid::Uuid::from_u128(number).into());
+        let found = find().await.unwrap().unwrap();
+        assert_eq!((found.status(at), found.request.is_some()), (InvocationStatus::Approved, true));
+        if late {
+            assert!(matches!(write(until, redeem()).await.unwrap(), Written::Overdue));
+            continue;
+        }
+        assert!(matches!(write(at, redeem()).await.unwrap(), Written::Done));
+        assert!(matches!(write(at, redeem()).await.unwrap(), Written::NotYours), "it was redeemed");
+        let found = find().await.unwrap().unwrap();
+        assert_eq!((found.status(at), found.request), (InvocationStatus::Executing, None));
+        assert_eq!((found.decided_by, found.decided_at), (by, Some(at)));
+    }
 }

@@ -88,13 +88,14 @@ async fn an_edited_migration_is_refused(b: &Backend) {
 async fn a_schema_from_before_the_first_release_is_refused(b: &Backend) {
     let later = format!("DELETE FROM schema_migrations WHERE version > {}", Migration::FIRST);
     b.raw().await.execute(&later).await.unwrap();
-    let older = "UPDATE schema_migrations SET version = 19, name = 'waiting_prompts'";
-    b.raw().await.execute(older).await.unwrap();
+    let older = Migration::FIRST - 1;
+    let sql = format!("UPDATE schema_migrations SET version = {older}, name = 'integrations'");
+    b.raw().await.execute(&sql).await.unwrap();
     let before = b.raw().await.texts(APPLIED).await;
     for error in [b.reopen().await.err().unwrap(), b.open_existing().await.err().unwrap()] {
-        assert!(matches!(error, StoreError::UnsupportedSchema { found: 19 }), "{error:?}");
+        assert!(matches!(error, StoreError::UnsupportedSchema { found } if found == older), "{error:?}");
         let text = error.to_string();
-        assert!(text.contains("version 19,") && text.contains("cannot read it"), "{text}");
+        assert!(text.contains(&format!("version {older},")) && text.contains("cannot read it"), "{text}");
         assert!(text.contains("move the data dir away") && text.contains("DATABASE_URL"), "{text}");
     }
     assert_eq!(b.raw().await.texts(APPLIED).await, before, "the database stays as it is");
@@ -106,7 +107,7 @@ async fn a_failed_migration_leaves_nothing() {
     let postgres = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'public'";
     for (place, tables) in [(Place::sqlite(), sqlite), (Place::postgres().await, postgres)] {
         let mut raw = place.raw().await;
-        raw.execute("CREATE TABLE tombstones (mine BIGINT)").await.unwrap(); // stands in the way of the last one
+        raw.execute("CREATE TABLE tombstones (mine BIGINT)").await.unwrap(); // stands in the way of a later table
         let error = place.open().await.err().unwrap();
         assert!(error.to_string().contains("tombstones"), "{error}");
         assert_eq!(raw.texts(tables).await, ["tombstones"]);

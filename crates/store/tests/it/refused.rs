@@ -21,8 +21,9 @@ const WORLD: &str = "
     INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_at, updated_at)
         VALUES (#30, #1, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),
         (#31, #2, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
-    INSERT INTO automations (id, org_id, name, action_modes, created_at)
-        VALUES (#80, #1, 'a', '{}', '2025-06-15T00:00:00Z'), (#81, #2, 'a', '{}', '2025-06-15T00:00:00Z');
+    INSERT INTO automations (id, org_id, name, instructions, enabled, action_modes, created_at, updated_at)
+        VALUES (#80, #1, 'a', '', true, '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),
+        (#81, #2, 'a', '', true, '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
     INSERT INTO sessions (id, org_id, session_type, origin, status, sandbox_provider, sandbox_generation, owner_epoch,
         seq_reserved, pr_urls, metrics, started_at, last_activity_at) VALUES (#40, #1, 'coding', 'web', 'running',
         'local', 0, 0, 0, '[]', '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),

@@ -8,7 +8,7 @@ use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
     EgressMode, EgressOutcome, IntegrationProvider, IntegrationStatus, ModeSource, Origin, Outcome,
     PauseReason, PromptState, RepoSource, Risk, Role, RunEventKind, RunKind, RunStatus, SessionStatus,
-    SessionType, TriggerEventStatus, TriggerKind,
+    SessionType, TitleSource, TriggerEventStatus, TriggerKind, WebhookScheme,
 };
 use store::Migration;
 
@@ -27,6 +27,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("automation_run_events.kind", words!(RunEventKind)),
         ("automation_run_events.to_status", words!(AutomationRunStatus)),
         ("automation_runs.status", words!(AutomationRunStatus)),
+        ("automations.webhook_scheme", words!(WebhookScheme)),
         ("runs.run_kind", words!(RunKind)),
         ("runs.status", words!(RunStatus)),
         ("configurations.kind", words!(ConfigurationKind)),
@@ -58,6 +59,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("sessions.pause_reason", words!(PauseReason)),
         ("sessions.session_type", words!(SessionType)),
         ("sessions.status", words!(SessionStatus)),
+        ("sessions.title_source", words!(TitleSource)),
         ("snapshots.target", words!(SnapshotTarget)),
         ("tickets.kind", words!(TicketKind)),
         ("trigger_events.kind", words!(TriggerKind)),

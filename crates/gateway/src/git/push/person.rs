@@ -24,7 +24,7 @@ use crate::git::workspace::{
     ActionResult, COMMIT_TIMEOUT_MS, CommandOutput, GitError, NO_PROGRAMS, QUICK_TIMEOUT_MS, WorkspaceRepo,
     failed, first_line, is_branch_name, normalized, succeeded,
 };
-use crate::runtime::OURS;
+use crate::runtime::OWN_FOLDER;
 
 const ACTION: GitAction = GitAction::Push;
 const PUSH_TIMEOUT_MS: u64 = 60_000;
@@ -134,7 +134,7 @@ impl WorkspaceRepo {
         };
         let credential = self.credential().await?;
         let folder = format!("push-{}", hex::encode(git.rng.bytes::<8>()));
-        let home = || Place::home(OURS);
+        let home = || Place::home(OWN_FOLDER);
         let format = if target.update.new.len() == 64 { "sha256" } else { "sha1" };
         let format = format!("--object-format={format}");
         let init = ["git", "init", "--quiet", "--bare", "--template=", &format, &folder];

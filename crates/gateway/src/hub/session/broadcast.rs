@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use proto::socket::{Message, ServerMessage, WireStatus};
-use store::{NewBatch, StoredMessage, TranscriptWrite};
+use store::{NewBatch, OpenTranscript, StoredMessage, TranscriptWrite};
 
+use super::super::approvals::waiting_approvals;
 use super::super::feed::Feed;
 use super::super::frame::FrameText;
 use super::super::transcript::{OpenMessage, Transcript};
@@ -91,14 +92,10 @@ impl Session {
         Ok(self.services.store.save_messages(&self.owner, self.stream.feed.head(), cut).await?)
     }
 
-    /// Saves the open messages as they are. They are saved again when they end.
-    pub(super) async fn save_open_messages(&mut self) -> Result<(), End> {
-        let open: Vec<_> = self.stream.transcript.open().iter().map(OpenMessage::to_stored).collect();
-        if open.is_empty() {
-            return Ok(());
-        }
-        let settled = self.stream.transcript.settled(self.stream.feed.head());
-        Ok(self.services.store.save_messages(&self.owner, settled, open).await?)
+    /// Returns the open messages as they are. Whoever stores them stores them until they end and are saved again.
+    pub(super) fn open_transcript(&self) -> OpenTranscript {
+        let messages = self.stream.transcript.open().iter().map(OpenMessage::to_stored).collect();
+        OpenTranscript { seq: self.stream.transcript.settled(self.stream.feed.head()), messages }
     }
 
     /// Frees what a long turn has left in memory, and prunes the log.
@@ -123,6 +120,15 @@ impl Session {
                 return None;
             }
         };
+        let approvals = match waiting_approvals(&self.services.store, &self.services.clock, self.record.id)
+            .await
+        {
+            Ok(approvals) => approvals,
+            Err(error) => {
+                tracing::error!(session = %self.record.id, %error, "the waiting invocations cannot be read");
+                return None;
+            }
+        };
         // An open message may have been saved as it was then.
         let open = self.stream.transcript.open();
         let is_complete = |message: &StoredMessage| open.iter().all(|held| held.id() != message.id);
@@ -135,6 +141,7 @@ impl Session {
             earlier: stored.earlier,
             config: None,
             questions: self.questions.shown(),
+            approvals,
         };
         Some((frame::init(&init, seq, self.owner.epoch()), seq))
     }

@@ -12,7 +12,7 @@ use super::phase::{BootPurpose, Phase, Save, StopReply};
 use super::timer::Timer;
 use super::turn::Turn;
 use super::{End, Session};
-use crate::runtime::{SnapshotError, leave};
+use crate::runtime::{SnapshotError, retire_sandbox};
 
 /// The status message while a session moves.
 pub(super) const EXTENDING: &str = "Extending session...";
@@ -82,7 +82,7 @@ impl Session {
     /// Saves the files and ends the sandbox. No turn may be running. With `stop_replies`, the session stops afterwards.
     pub(super) fn save(&mut self, stop_replies: Vec<StopReply>) {
         self.sandbox.disconnect();
-        let task = tokio::spawn(leave(self.services.runtime.clone(), self.owner));
+        let task = tokio::spawn(retire_sandbox(self.services.runtime.clone(), self.owner));
         let resume = self.sandbox.take_resume();
         self.sandbox = Phase::Saving(Save { task, stop_replies, resume });
     }

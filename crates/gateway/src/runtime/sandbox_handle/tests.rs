@@ -22,17 +22,17 @@ async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
         rules,
         resolver: Arc::new(SystemResolver::new(1)),
         addresses: AddressPolicy::strict(),
-        limits: Limits { connections: 2 * SERVED, ..Limits::default() },
+        limits: Limits { connections: 2 * MAX_SERVED, ..Limits::default() },
         clock: Clock::system(),
         recorder: Arc::new(Counted),
     });
-    let way_out = WayOut::default();
-    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN, way_out };
+    let proxied = ProxiedConnections::default();
+    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN, proxied };
     let (_servers, served) = watch::channel(Arc::new(servers));
     let (to, injected) = mpsc::channel(1);
     let serving = tokio::spawn(serve(injected, served));
     let mut ours = Vec::new();
-    for _ in 0..=SERVED {
+    for _ in 0..=MAX_SERVED {
         let (one, other) = tokio::io::duplex(4096);
         to.send(InjectedConnection { port: PROXY, stream: Box::new(other) }).await.unwrap();
         ours.push(one);
@@ -43,7 +43,7 @@ async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.contains("offline"), "{answer:?}");
     }
-    assert_eq!(proxy.counters().refused, SERVED as u64 + 1);
+    assert_eq!(proxy.counters().refused, MAX_SERVED as u64 + 1);
     serving.abort();
 }
 
@@ -53,8 +53,8 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     let host = origin.local_addr().unwrap().to_string();
     let rules = Rules::new(Mode::Open).allow_private(&host).unwrap();
     let (queue, mut records) = egress::record_queue(10);
-    let (proxy, way_out) = (proxy_of(rules, queue, &Clock::system()), WayOut::default());
-    let servers = Servers { proxy, gateway: None, ports: Ports::OWN, way_out: way_out.clone() };
+    let (proxy, proxied) = (proxy_of(rules, queue, &Clock::system()), ProxiedConnections::default());
+    let servers = Servers { proxy, gateway: None, ports: Ports::OWN, proxied: proxied.clone() };
     let (_servers, served) = watch::channel(Arc::new(servers));
     let (to, injected) = mpsc::channel(1);
     let serving = tokio::spawn(serve(injected, served));
@@ -67,7 +67,7 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     assert_eq!(&answer, b"HTTP/1.1 200");
     ours.write_all(b"hello").await.unwrap();
     reached.read_exact(&mut [0; 5]).await.unwrap();
-    way_out.close().await;
+    proxied.close().await;
     let recorded = futures_util::FutureExt::now_or_never(records.next()).flatten();
     let Some(egress::RecordItem::Record(record)) = recorded else { panic!("{recorded:?}") };
     assert_eq!((record.ended, record.bytes_up), (egress::RequestEnd::Cancelled, 5));
@@ -166,7 +166,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
     {
         let id = SandboxId::new("one").unwrap();
         let fake = Fake::new(EnsureOutcome { id: id.clone(), recovered, made_files }, None);
-        let wanted = Wanted {
+        let request = SandboxRequest {
             id,
             env: BTreeMap::new(),
             snapshot: None,
@@ -174,7 +174,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
             gateway: None,
             programs: BTreeMap::new(),
         };
-        let started = Sandboxes::of(fake.clone(), folder.path()).start(wanted).await.map(drop);
+        let started = Sandboxes::of(fake.clone(), folder.path()).start(request).await.map(drop);
         assert!(matches!(started, Err(SandboxError::BrokerDied)), "{started:?}");
         assert_eq!(fake.undone(), undone);
     }
@@ -196,9 +196,9 @@ async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
     let ensured = EnsureOutcome { id: id.clone(), recovered: true, made_files: false };
     let fake = Fake::new(ensured, Some(port));
     let sandboxes = Sandboxes::of(fake.clone(), folder.path());
-    let line = Line { port, channel: Mutex::new(ended(&key, &rng).await) };
+    let channel = SharedChannel { port, channel: Mutex::new(ended(&key, &rng).await) };
     for _ in 0..2 {
-        let inside = line.reach(&sandboxes, &id).await.unwrap();
+        let inside = channel.get(&sandboxes, &id).await.unwrap();
         let exec = Exec { argv: vec!["/bin/true".to_owned()], timeout_ms: Some(20_000), ..Exec::default() };
         assert_eq!(inside.run(exec, "", 0).await.unwrap().done.ended, ExitReason::Exit(0));
     }

@@ -24,7 +24,7 @@ use clock::crash_point;
 const ENDING: Duration = Duration::from_secs(30);
 
 /// Retires the sandbox of a session that has no work in it any more. Returns the name of the sandbox to start next.
-pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<SandboxId, SnapshotError> {
+pub(crate) async fn retire_sandbox(runtime: Arc<Runtime>, owner: Owner) -> Result<SandboxId, SnapshotError> {
     let session = owner.session();
     let record =
         runtime.store.session(owner.org(), session).await?.ok_or(StoreError::Missing("this session"))?;
@@ -37,14 +37,14 @@ pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<Sandbox
     }
     // Many sandboxes may be retired at once, above all after a start of the gateway. Limit the concurrent copies,
     // because the disk is the bottleneck.
-    let _turn = runtime.sandboxes.leaving.acquire().await;
+    let _turn = runtime.sandboxes.retiring.acquire().await;
     if timeout(ENDING, end_agent(&runtime, &old)).await.is_err() {
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
     }
     save_files(&runtime, owner, record, old.clone()).await?;
     crash_point("sandbox-saved");
     runtime.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
-    crash_point("sandbox-left");
+    crash_point("sandbox-retired");
     if let Err(error) = runtime.sandboxes.provider.terminate(&old).await {
         tracing::error!(%session, sandbox = %old, %error, "a sandbox is left behind; the next start ends it");
     }
@@ -71,7 +71,7 @@ fn successor(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
 }
 
 /// Ends retired sandboxes whose end failed earlier, and removes the snapshots of deleted sessions.
-pub(crate) async fn end_left_behind(runtime: &Runtime) -> Result<(), SnapshotError> {
+pub(crate) async fn end_retired_sandboxes(runtime: &Runtime) -> Result<(), SnapshotError> {
     drop_orphans(runtime).await?;
     for listed in runtime.sandboxes.provider.list().await? {
         if runtime.closing.is_cancelled() {

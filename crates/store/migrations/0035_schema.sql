@@ -1,4 +1,8 @@
 -- The schema, for both databases: PostgreSQL's type names, which `dialect.rs` maps for SQLite.
+--
+-- A foreign key to an organization's row always includes the organization, so that no row can reference another
+-- organization's. An optional one has no ON DELETE: SET NULL would also set the organization to NULL, so the code that
+-- deletes a row sets the reference to NULL first.
 
 -- Identity: organizations, users, memberships and credentials.
 -- A credential is 32 random bytes, stored as their SHA-256; the credential itself is shown once and never stored.
@@ -68,7 +72,24 @@ CREATE TABLE login_sessions (
 CREATE INDEX login_sessions_by_member ON login_sessions (org_id, user_id);
 CREATE INDEX login_sessions_by_expiry ON login_sessions (org_id, expires_at);
 
--- Workspaces: repositories, configurations and the vault.
+-- Logins of devices without a browser. A device shows its user code and polls with its device code until a member
+-- approves. The row has no organization before that, and is deleted when the device gets its API key.
+CREATE TABLE device_logins (
+    device_hash BYTEA PRIMARY KEY,
+    user_code TEXT NOT NULL UNIQUE,
+    client_name TEXT NOT NULL CHECK (length(client_name) BETWEEN 1 AND 80),
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    denied_at TIMESTAMPTZ,
+    org_id UUID,
+    user_id UUID,
+    FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE,
+    CHECK ((org_id IS NULL) = (user_id IS NULL))
+);
+CREATE INDEX device_logins_by_member ON device_logins (org_id, user_id);
+CREATE INDEX device_logins_by_expiry ON device_logins (expires_at);
+
+-- Workspaces: repositories and configurations.
 
 CREATE TABLE repos (
     id UUID PRIMARY KEY,
@@ -82,6 +103,8 @@ CREATE TABLE repos (
     branch_given BOOLEAN NOT NULL,
     is_private BOOLEAN NOT NULL,
     service_commands JSONB,
+    env_files JSONB,
+    env_files_updated_at TIMESTAMPTZ,
     added_by UUID REFERENCES users (id) ON DELETE SET NULL,
     created_at TIMESTAMPTZ NOT NULL,
     UNIQUE (org_id, url),
@@ -107,6 +130,8 @@ CREATE TABLE configurations (
     env_files JSONB,
     env_files_updated_at TIMESTAMPTZ,
     env_files_updated_by TEXT,
+    -- Replaces the first part of the agent's instructions. A session's own text counts before it.
+    system_prompt TEXT,
     created_by UUID REFERENCES users (id) ON DELETE SET NULL,
     created_at TIMESTAMPTZ NOT NULL,
     updated_at TIMESTAMPTZ NOT NULL,
@@ -117,7 +142,6 @@ CREATE TABLE configurations (
 );
 CREATE INDEX configurations_by_org ON configurations (org_id, created_at);
 
--- The organization is part of both foreign keys, so that a configuration cannot have another organization's repository.
 CREATE TABLE configuration_repos (
     configuration_id UUID NOT NULL,
     repo_id UUID NOT NULL,
@@ -130,26 +154,7 @@ CREATE TABLE configuration_repos (
 );
 CREATE INDEX configuration_repos_by_repo ON configuration_repos (repo_id);
 
--- Values are AES-256-GCM with the owner (org, scope, key) as associated data, so that a row that was moved elsewhere cannot be decrypted.
-CREATE TABLE secrets (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
-    scope TEXT NOT NULL CHECK (scope IN ('org', 'repo', 'configuration')),
-    repo_id UUID,
-    configuration_id UUID,
-    key TEXT NOT NULL CHECK (length(key) BETWEEN 1 AND 200),
-    key_id TEXT NOT NULL,
-    nonce BYTEA NOT NULL,
-    ciphertext BYTEA NOT NULL,
-    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
-    created_at TIMESTAMPTZ NOT NULL,
-    updated_at TIMESTAMPTZ NOT NULL,
-    FOREIGN KEY (repo_id, org_id) REFERENCES repos (id, org_id) ON DELETE CASCADE,
-    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id) ON DELETE CASCADE,
-    CHECK ((scope = 'repo') = (repo_id IS NOT NULL)),
-    CHECK ((scope = 'configuration') = (configuration_id IS NOT NULL))
-);
-CREATE UNIQUE INDEX secrets_by_owner ON secrets (org_id, scope, COALESCE(repo_id, configuration_id, org_id), key);
+-- Automations, and which actions an organization allows. The runs of automations are below.
 
 CREATE TABLE action_modes (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
@@ -161,21 +166,39 @@ CREATE TABLE action_modes (
     PRIMARY KEY (org_id, action_key)
 );
 
--- An automation that starts sessions. So far only its name and its modes are used.
--- A foreign key to an organization's row always includes the organization, so that no row can reference another
--- organization's. An optional one has no ON DELETE: SET NULL would also set the organization to NULL, so the code that
--- deletes a row sets the reference to NULL first.
 CREATE TABLE automations (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     name TEXT NOT NULL,
+    -- The prompt of every run.
+    instructions TEXT NOT NULL,
+    model TEXT,
+    -- No foreign key: a configuration can be deleted, and then a run of the automation fails and says so.
+    configuration_id UUID,
+    system_prompt TEXT,
+    enabled BOOLEAN NOT NULL,
     -- Modes by action key, as in the table action_modes.
     action_modes JSONB NOT NULL,
+    -- Whether somebody chose the integrations. Otherwise the automation's sessions get all that are active.
+    integrations_chosen BOOLEAN NOT NULL DEFAULT FALSE,
+    -- The webhook: how its requests are signed, and the name of the vault's secret that verifies them.
+    webhook_scheme TEXT CHECK (webhook_scheme IN ('generic', 'github', 'linear')),
+    webhook_secret TEXT,
+    -- The cron line, its time zone, and when it fires next.
+    cron_schedule TEXT,
+    cron_time_zone TEXT,
+    cron_next_at TIMESTAMPTZ,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
     created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    -- Incremented with every change, so that of two concurrent changes one is refused.
+    revision BIGINT NOT NULL DEFAULT 0,
     UNIQUE (id, org_id)
 );
+CREATE INDEX automations_by_org ON automations (org_id, created_at);
+CREATE INDEX automations_by_firing ON automations (cron_next_at) WHERE cron_next_at IS NOT NULL;
 
--- A session, its credentials, its ordered events and its transcript.
+-- Sessions: their credentials, ordered events and transcripts.
 
 CREATE TABLE sessions (
     id UUID PRIMARY KEY,
@@ -193,11 +216,18 @@ CREATE TABLE sessions (
         'payment_failed', 'overage_cap', 'suspended', 'automation_completed')),
     stop_reason TEXT,
     outcome TEXT CHECK (outcome IN ('completed', 'succeeded', 'failed', 'needs_human')),
+    -- What the agent of an automation reported at its end.
+    summary TEXT,
     title TEXT,
+    title_source TEXT CHECK (title_source IN ('prompt', 'model', 'person')),
     initial_prompt TEXT,
     initial_prompt_sent_at TIMESTAMPTZ,
     agent_config JSONB,
+    -- Replaces the first part of the agent's instructions.
+    system_prompt TEXT,
     automation_id UUID,
+    -- The event that started the session. It is written into the sandbox.
+    trigger_context JSONB,
     branch_name TEXT,
     base_commit_sha TEXT,
     local_path_hash TEXT,
@@ -206,6 +236,8 @@ CREATE TABLE sessions (
     -- Incremented when a sandbox starts and when one ends; tokens of earlier generations are invalid.
     sandbox_generation BIGINT NOT NULL CHECK (sandbox_generation >= 0),
     sandbox_expires_at TIMESTAMPTZ,
+    -- The port of the session's app that people are shown.
+    exposed_port BIGINT CHECK (exposed_port BETWEEN 1 AND 65535),
     snapshot_id TEXT,
     agent_session_id TEXT,
     -- Incremented with every grant of ownership; a write with an earlier epoch changes nothing.
@@ -236,6 +268,7 @@ CREATE INDEX sessions_by_activity ON sessions (org_id, last_activity_at);
 CREATE INDEX sessions_by_parent ON sessions (parent_session_id);
 CREATE INDEX sessions_by_configuration ON sessions (configuration_id);
 CREATE INDEX sessions_by_status ON sessions (status, sandbox_expires_at);
+CREATE INDEX sessions_by_automation ON sessions (automation_id) WHERE automation_id IS NOT NULL;
 
 -- Short-lived credentials for URLs: one session, one user; a socket ticket works once.
 CREATE TABLE tickets (
@@ -310,6 +343,31 @@ CREATE TABLE prompts (
 -- /metrics counts queued prompts, and anybody may request it: the count must not read every prompt ever sent.
 CREATE INDEX prompts_waiting ON prompts (session_id) WHERE state = 'queued';
 
+-- Questions of agents to people, and requests for permissions.
+CREATE TABLE questions (
+    session_id UUID NOT NULL,
+    -- The agent's id of the request.
+    id TEXT NOT NULL,
+    org_id UUID NOT NULL,
+    -- The prompt of the turn that asked.
+    prompt_id TEXT,
+    kind TEXT NOT NULL CHECK (kind IN ('question', 'permission')),
+    questions JSONB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'answered', 'rejected')),
+    answers JSONB NOT NULL,
+    answered_by TEXT,
+    -- Whether the agent has the answer, or will never need it.
+    delivered BOOLEAN NOT NULL,
+    asked_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (session_id, id),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE
+);
+-- Settled questions stay, so lists of open ones must not read them.
+CREATE INDEX questions_open ON questions (org_id, asked_at) WHERE state = 'open';
+CREATE INDEX questions_expiry ON questions (expires_at) WHERE state = 'open';
+CREATE INDEX questions_undelivered ON questions (session_id) WHERE state <> 'open' AND NOT delivered;
+
 CREATE TABLE events (
     session_id UUID NOT NULL,
     first_seq BIGINT NOT NULL CHECK (first_seq > 0),
@@ -365,7 +423,63 @@ CREATE TABLE parts (
     CHECK ((kind = 'tool') = (tool_call_id IS NOT NULL AND tool IS NOT NULL AND status IS NOT NULL))
 );
 
--- No foreign key to the session: a deleted session has still been paid for.
+-- No foreign key to the session: a snapshot outlives it.
+CREATE TABLE snapshots (
+    id TEXT PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    session_id UUID NOT NULL,
+    target TEXT NOT NULL CHECK (target IN ('configuration', 'session')),
+    sandbox_provider TEXT NOT NULL,
+    -- The run that made the snapshot. If its gateway dies after the snapshot was stored, the retried call finds it here.
+    run_id TEXT,
+    created_at TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX snapshots_by_session ON snapshots (org_id, session_id);
+CREATE UNIQUE INDEX snapshots_by_run ON snapshots (org_id, run_id);
+
+-- The vault, and the files in sandboxes that contain secrets.
+
+-- Values are AES-256-GCM with the owner (org, scope, key) and the purpose as associated data, so that a row that was moved
+-- elsewhere cannot be decrypted.
+CREATE TABLE secrets (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    scope TEXT NOT NULL CHECK (scope IN ('org', 'repo', 'configuration', 'session')),
+    repo_id UUID,
+    configuration_id UUID,
+    session_id UUID,
+    -- `platform`: a credential of the gateway, which no sandbox gets. `env`: a variable for sandboxes. `file`: the content
+    -- of a file for sandboxes, whose key is its path in the workspace.
+    purpose TEXT NOT NULL CHECK (purpose IN ('platform', 'env', 'file')),
+    key TEXT NOT NULL CHECK (length(key) BETWEEN 1 AND 1000),
+    key_id TEXT NOT NULL,
+    nonce BYTEA NOT NULL,
+    ciphertext BYTEA NOT NULL,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    FOREIGN KEY (repo_id, org_id) REFERENCES repos (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
+    CHECK ((scope = 'repo') = (repo_id IS NOT NULL)),
+    CHECK ((scope = 'configuration') = (configuration_id IS NOT NULL)),
+    CHECK ((scope = 'session') = (session_id IS NOT NULL))
+);
+CREATE UNIQUE INDEX secrets_by_owner
+    ON secrets (org_id, scope, COALESCE(repo_id, configuration_id, session_id, org_id), key);
+CREATE INDEX secrets_by_session ON secrets (session_id);
+
+-- Where a session's sandbox has or had files with secrets. No snapshot copies them.
+CREATE TABLE session_secret_paths (
+    session_id UUID NOT NULL,
+    org_id UUID NOT NULL,
+    path TEXT NOT NULL,
+    PRIMARY KEY (session_id, path),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE
+);
+
+-- Model usage. No foreign key to the session: a deleted session has still been paid for.
+
 CREATE TABLE model_usage (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     session_id UUID NOT NULL,
@@ -380,16 +494,198 @@ CREATE TABLE model_usage (
     PRIMARY KEY (org_id, session_id, model)
 );
 
--- No foreign key to the session: a snapshot outlives it.
-CREATE TABLE snapshots (
-    id TEXT PRIMARY KEY,
+-- The rows of model_usage, split by day (UTC).
+CREATE TABLE daily_model_usage (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    day TEXT NOT NULL CHECK (length(day) = 10),
     session_id UUID NOT NULL,
-    target TEXT NOT NULL CHECK (target IN ('configuration', 'session')),
-    sandbox_provider TEXT NOT NULL,
-    created_at TIMESTAMPTZ NOT NULL
+    model TEXT NOT NULL CHECK (length(model) BETWEEN 1 AND 200),
+    requests BIGINT NOT NULL CHECK (requests >= 0),
+    input_tokens BIGINT NOT NULL CHECK (input_tokens >= 0),
+    output_tokens BIGINT NOT NULL CHECK (output_tokens >= 0),
+    cache_read_tokens BIGINT NOT NULL CHECK (cache_read_tokens >= 0),
+    cache_write_tokens BIGINT NOT NULL CHECK (cache_write_tokens >= 0),
+    cost_micros BIGINT NOT NULL CHECK (cost_micros >= 0),
+    PRIMARY KEY (org_id, day, session_id, model)
 );
-CREATE INDEX snapshots_by_session ON snapshots (org_id, session_id);
+
+-- Runs of automations, and what starts them.
+
+-- Everything that started a run, or would have: skipped firings are events too.
+CREATE TABLE trigger_events (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    automation_id UUID NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('manual', 'webhook', 'cron')),
+    status TEXT NOT NULL CHECK (status IN ('queued', 'processing', 'completed', 'failed', 'skipped')),
+    -- Why the event started no run.
+    skip_reason TEXT,
+    -- Why its run did not succeed.
+    error TEXT,
+    -- The provider's name of the event.
+    event_name TEXT,
+    -- JSON, as it was received.
+    payload TEXT,
+    requested_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    -- For cron: the time of the firing, and how many earlier firings were missed and are made up for by this one.
+    scheduled_for TIMESTAMPTZ,
+    missed BIGINT NOT NULL CHECK (missed >= 0),
+    received_at TIMESTAMPTZ NOT NULL,
+    processed_at TIMESTAMPTZ,
+    UNIQUE (id, org_id),
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE
+);
+CREATE INDEX trigger_events_by_automation ON trigger_events (automation_id, received_at);
+
+-- Signatures, bodies and delivery ids that were accepted, as SHA-256: each starts one run.
+CREATE TABLE webhook_deliveries (
+    automation_id UUID NOT NULL,
+    key_hash BYTEA NOT NULL,
+    org_id UUID NOT NULL,
+    trigger_event_id UUID NOT NULL,
+    received_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (automation_id, key_hash),
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE
+);
+
+CREATE TABLE automation_runs (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    automation_id UUID NOT NULL,
+    trigger_event_id UUID NOT NULL UNIQUE,
+    rerun_of UUID,
+    status TEXT NOT NULL CHECK (status IN ('queued', 'ready', 'running', 'succeeded', 'failed', 'needs_human',
+        'timed_out', 'cancelled')),
+    status_reason TEXT,
+    -- No foreign key: the run outlives its session.
+    session_id UUID,
+    deadline_at TIMESTAMPTZ NOT NULL,
+    -- Since when the agent has waited for an answer. The deadline stands still meanwhile.
+    waiting_since TIMESTAMPTZ,
+    -- What the agent reported, under the id that makes reporting idempotent.
+    completion_id TEXT,
+    completion JSONB,
+    assigned_to UUID REFERENCES users (id) ON DELETE SET NULL,
+    assigned_at TIMESTAMPTZ,
+    queued_at TIMESTAMPTZ NOT NULL,
+    started_at TIMESTAMPTZ,
+    completed_at TIMESTAMPTZ,
+    UNIQUE (id, org_id),
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (trigger_event_id, org_id) REFERENCES trigger_events (id, org_id) ON DELETE CASCADE,
+    CHECK ((status IN ('queued', 'ready', 'running')) = (completed_at IS NULL)),
+    CHECK ((completion_id IS NULL) = (completion IS NULL))
+);
+CREATE INDEX automation_runs_by_automation ON automation_runs (automation_id, queued_at);
+CREATE INDEX automation_runs_by_org ON automation_runs (org_id, queued_at);
+CREATE INDEX automation_runs_by_session ON automation_runs (session_id) WHERE session_id IS NOT NULL;
+CREATE INDEX automation_runs_open ON automation_runs (deadline_at) WHERE completed_at IS NULL;
+CREATE INDEX automation_runs_needing_human ON automation_runs (org_id, completed_at) WHERE status = 'needs_human';
+
+-- The log of a run: every change of its state, and who made it.
+CREATE TABLE automation_run_events (
+    run_id UUID NOT NULL,
+    position BIGINT NOT NULL CHECK (position > 0),
+    org_id UUID NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('created', 'transition', 'completion', 'waiting', 'assignment', 'resolution')),
+    from_status TEXT CHECK (from_status IN ('queued', 'ready', 'running', 'succeeded', 'failed', 'needs_human',
+        'timed_out', 'cancelled')),
+    to_status TEXT CHECK (to_status IN ('queued', 'ready', 'running', 'succeeded', 'failed', 'needs_human',
+        'timed_out', 'cancelled')),
+    actor TEXT NOT NULL,
+    detail TEXT,
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (run_id, position),
+    FOREIGN KEY (run_id, org_id) REFERENCES automation_runs (id, org_id) ON DELETE CASCADE
+);
+
+-- Work that follows from a change of a run, written in the transaction of that change.
+CREATE TABLE automation_outbox (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    run_id UUID NOT NULL,
+    step TEXT NOT NULL CHECK (step IN ('start_session', 'end_session')),
+    attempts BIGINT NOT NULL CHECK (attempts >= 0),
+    last_error TEXT,
+    available_at TIMESTAMPTZ NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (run_id, step),
+    FOREIGN KEY (run_id, org_id) REFERENCES automation_runs (id, org_id) ON DELETE CASCADE
+);
+CREATE INDEX automation_outbox_by_time ON automation_outbox (available_at);
+
+-- Connectors and integrations: what agents can reach through actions.
+
+-- Remote MCP servers that an organization has connected.
+CREATE TABLE connectors (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
+    url TEXT NOT NULL CHECK (length(url) BETWEEN 1 AND 2000),
+    -- How to authenticate. It names secrets of the organization, and never contains one.
+    auth JSONB NOT NULL,
+    default_risk TEXT NOT NULL CHECK (default_risk IN ('read', 'write', 'danger')),
+    enabled BOOLEAN NOT NULL,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (id, org_id),
+    UNIQUE (org_id, name)
+);
+
+-- What admins decided about single tools of a connector.
+CREATE TABLE connector_tools (
+    connector_id UUID NOT NULL,
+    org_id UUID NOT NULL,
+    tool TEXT NOT NULL CHECK (length(tool) BETWEEN 1 AND 128),
+    -- The risk that an admin set; NULL if it follows from the tool's hints and the connector's default.
+    risk TEXT CHECK (risk IN ('read', 'write', 'danger')),
+    -- The definition that an admin reviewed, and its hash; NULL if none was.
+    hash TEXT,
+    definition JSONB,
+    reviewed_by TEXT,
+    reviewed_at TIMESTAMPTZ,
+    PRIMARY KEY (connector_id, tool),
+    FOREIGN KEY (connector_id, org_id) REFERENCES connectors (id, org_id) ON DELETE CASCADE
+);
+
+-- Vendors whose API agents may use.
+CREATE TABLE integrations (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    provider TEXT NOT NULL CHECK (provider IN ('linear', 'sentry', 'slack', 'github')),
+    display_name TEXT,
+    -- The name of the organization's platform secret that holds the token.
+    secret_key TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('active', 'disabled')),
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    -- Mode keys name a provider, not one of several accounts there.
+    UNIQUE (org_id, provider),
+    UNIQUE (id, org_id)
+);
+
+-- Which integrations a session may use.
+CREATE TABLE session_connections (
+    session_id UUID NOT NULL,
+    integration_id UUID NOT NULL,
+    org_id UUID NOT NULL,
+    PRIMARY KEY (session_id, integration_id),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (integration_id, org_id) REFERENCES integrations (id, org_id) ON DELETE CASCADE
+);
+CREATE INDEX session_connections_by_integration ON session_connections (integration_id);
+
+-- Which integrations the sessions of an automation may use.
+CREATE TABLE automation_connections (
+    automation_id UUID NOT NULL,
+    integration_id UUID NOT NULL,
+    org_id UUID NOT NULL,
+    PRIMARY KEY (automation_id, integration_id),
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (integration_id, org_id) REFERENCES integrations (id, org_id) ON DELETE CASCADE
+);
+CREATE INDEX automation_connections_by_integration ON automation_connections (integration_id);
 
 -- Egress rules, and records of connection attempts. Records have no foreign key to their session: they outlive it.
 
@@ -422,8 +718,7 @@ CREATE TABLE egress_records (
 CREATE INDEX egress_records_by_org ON egress_records (org_id, started_at);
 CREATE INDEX egress_records_by_session ON egress_records (session_id, started_at);
 
--- Runs and the ledger. No foreign keys and no cascades from here on: the records of a deleted session or organization
--- stay.
+-- Runs and the ledger. Nothing from here on cascades to them: the records of a deleted session or organization stay.
 
 CREATE TABLE runs (
     org_id UUID NOT NULL,
@@ -476,6 +771,8 @@ CREATE INDEX runs_by_time ON runs (org_id, created_at);
 -- Partial indexes, because every call pays for every index page that it changes.
 CREATE INDEX runs_by_parent ON runs (org_id, parent_run_id) WHERE parent_run_id IS NOT NULL;
 CREATE INDEX runs_in_flight ON runs (instance) WHERE status = 'running';
+-- Few runs wait at any time, so an ordinary call does not pay for this index.
+CREATE INDEX runs_waiting ON runs (org_id, session_id) WHERE status = 'created';
 
 CREATE TABLE artifacts (
     org_id UUID NOT NULL,
@@ -501,6 +798,61 @@ CREATE TABLE artifact_contents (
     content BYTEA NOT NULL,
     PRIMARY KEY (org_id, artifact_id)
 );
+
+-- Files that an agent uploaded as evidence. The content is an artifact of the session's case; `key` is the file's name for
+-- clients.
+CREATE TABLE evidence_files (
+    org_id UUID NOT NULL,
+    session_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    -- The call that uploaded it. If it is executed again, its files are replaced.
+    run_id TEXT NOT NULL,
+    artifact_id TEXT NOT NULL,
+    content_type TEXT NOT NULL,
+    byte_size BIGINT NOT NULL CHECK (byte_size > 0),
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (session_id, key),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (org_id, artifact_id) REFERENCES artifacts (org_id, artifact_id)
+);
+CREATE INDEX evidence_files_by_run ON evidence_files (org_id, run_id);
+CREATE INDEX evidence_files_by_artifact ON evidence_files (org_id, artifact_id);
+
+-- What an invocation of an action has beside its run. The run's own row says how far it has come: a run that waits for
+-- approval is `created`.
+CREATE TABLE invocations (
+    org_id UUID NOT NULL,
+    run_id TEXT NOT NULL,
+    -- The name of the invocation outside of the gate.
+    id UUID NOT NULL,
+    -- Runs outlive their sessions, and so do invocations.
+    session_id UUID,
+    integration TEXT NOT NULL,
+    action TEXT NOT NULL,
+    risk TEXT NOT NULL CHECK (risk IN ('read', 'write', 'danger')),
+    mode TEXT NOT NULL CHECK (mode IN ('allow', 'require_approval', 'deny')),
+    mode_source TEXT NOT NULL CHECK (mode_source IN ('automation_override', 'org_default', 'inferred_default')),
+    -- Why the mode is stricter than it was set to.
+    mode_reason TEXT,
+    -- The parameters as people may see them: redacted and truncated.
+    params JSONB NOT NULL,
+    -- The definition that an approval is bound to.
+    definition_hash TEXT CHECK (length(definition_hash) = 64),
+    -- The complete request, only while it waits.
+    request JSONB,
+    -- Whether it was requested with an API key.
+    by_key BOOLEAN NOT NULL,
+    -- Until when it can be approved. NULL if it never waited.
+    expires_at TIMESTAMPTZ,
+    -- Who approved or denied it.
+    decided_by UUID,
+    decided_at TIMESTAMPTZ,
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, run_id),
+    FOREIGN KEY (org_id, run_id) REFERENCES runs (org_id, run_id)
+);
+CREATE UNIQUE INDEX invocations_by_id ON invocations (org_id, id);
+CREATE INDEX invocations_by_session ON invocations (org_id, session_id, created_at) WHERE session_id IS NOT NULL;
 
 -- `chain` is an organization's id, or 'system'. `position` counts over all chains: the leaf of the tree.
 CREATE TABLE ledger_events (
@@ -566,6 +918,8 @@ CREATE TABLE tombstones (
     deleted_by TEXT NOT NULL,
     deleted_at TIMESTAMPTZ NOT NULL
 );
+
+-- The state of the installation.
 
 -- The gateway processes. One that has not been seen for a while has died.
 CREATE TABLE instances (

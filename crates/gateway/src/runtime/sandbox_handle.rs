@@ -35,23 +35,23 @@ const AGENT_PORT: u16 = 4096;
 const READY: Duration = Duration::from_secs(20);
 /// The delay between connection attempts. The first attempts sleep on a thread, because the runtime's timer is too
 /// coarse for so short a delay.
-const SOON: Duration = Duration::from_micros(300);
-const SOON_TRIES: u32 = 50;
-const LATER: Duration = Duration::from_millis(50);
+const FIRST_DELAY: Duration = Duration::from_micros(300);
+const FIRST_TRIES: u32 = 50;
+const LATER_DELAY: Duration = Duration::from_millis(50);
 /// The name of our own program in `/opt`.
-const OURSELVES: &str = "proliferate";
+const OWN_PROGRAM: &str = "proliferate";
 /// The folder of our own files in the home directory. Snapshots never contain it.
-pub(crate) const OURS: &str = ".proliferate";
+pub(crate) const OWN_FOLDER: &str = ".proliferate";
 /// Our git settings, in the home directory.
 pub(crate) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// The default git identity for commits. The user's own settings take precedence.
 pub(crate) const GIT_IDENTITY: &str = ".proliferate/git.identity";
 /// The maximum number of connections of one sandbox that are served at a time; more of them wait. The proxy has a
 /// smaller limit of its own.
-const SERVED: usize = 256;
+const MAX_SERVED: usize = 256;
 
 /// The parameters for starting a sandbox.
-pub struct Wanted {
+pub struct SandboxRequest {
     pub id: SandboxId,
     /// The environment of every program inside.
     pub env: BTreeMap<String, String>,
@@ -65,11 +65,11 @@ pub struct Wanted {
 }
 
 /// A running sandbox. Dropping the handle does not stop the sandbox, but cuts it off from the network.
-pub struct Room {
+pub struct SandboxHandle {
     pub id: SandboxId,
-    /// The channel that was opened at the start. Later callers use [`Held`].
+    /// The channel that was opened at the start. Later callers use [`RunningSandbox`].
     pub inside: Sandboxd,
-    line: Arc<Line>,
+    channel: Arc<SharedChannel>,
     /// Whether the sandbox was already running, so that only the id of the requested parameters applied.
     pub recovered: bool,
     /// The gateway's URL for programs inside.
@@ -81,7 +81,7 @@ pub struct Room {
 
 /// A running sandbox with an open supervisor channel, for work in it besides the agent's.
 #[derive(Clone)]
-pub struct Inside {
+pub struct ConnectedSandbox {
     pub owner: Owner,
     pub sandbox: SandboxId,
     pub supervisor: Sandboxd,
@@ -90,23 +90,23 @@ pub struct Inside {
 }
 
 /// A running sandbox whose supervisor has not been connected to yet.
-pub struct Held {
+pub struct RunningSandbox {
     pub owner: Owner,
     pub sandbox: SandboxId,
     gateway_url: String,
-    line: Arc<Line>,
+    channel: Arc<SharedChannel>,
 }
 
 /// The channel to a supervisor, which all callers share.
-struct Line {
+struct SharedChannel {
     port: u16,
     channel: Mutex<Sandboxd>,
 }
 
-impl Line {
+impl SharedChannel {
     /// Returns the channel, and reconnects if it has closed. A supervisor that was silent for a while, for example
     /// because it was paused, can thus be reached again.
-    async fn reach(&self, sandboxes: &Sandboxes, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
+    async fn get(&self, sandboxes: &Sandboxes, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
         let mut channel = self.channel.lock().await;
         if channel.is_closed() {
             *channel = sandboxes.supervisor(id, self.port).await?;
@@ -115,24 +115,29 @@ impl Line {
     }
 }
 
-impl Held {
-    pub(crate) async fn enter(self, sandboxes: &Sandboxes) -> Result<Inside, SandboxError> {
-        let supervisor = self.line.reach(sandboxes, &self.sandbox).await?;
-        Ok(Inside { owner: self.owner, sandbox: self.sandbox, supervisor, gateway_url: self.gateway_url })
+impl RunningSandbox {
+    pub(crate) async fn connect(self, sandboxes: &Sandboxes) -> Result<ConnectedSandbox, SandboxError> {
+        let supervisor = self.channel.get(sandboxes, &self.sandbox).await?;
+        Ok(ConnectedSandbox {
+            owner: self.owner,
+            sandbox: self.sandbox,
+            supervisor,
+            gateway_url: self.gateway_url,
+        })
     }
 }
 
-impl Room {
-    pub(crate) fn held_by(&self, owner: Owner) -> Held {
-        let (gateway_url, line) = (self.gateway_url.clone(), self.line.clone());
-        Held { owner, sandbox: self.id.clone(), gateway_url, line }
+impl SandboxHandle {
+    pub(crate) fn owned_by(&self, owner: Owner) -> RunningSandbox {
+        let (gateway_url, channel) = (self.gateway_url.clone(), self.channel.clone());
+        RunningSandbox { owner, sandbox: self.id.clone(), gateway_url, channel }
     }
 
     /// Replaces the egress proxy for new connections from inside.
-    pub(super) fn lead_out(&self, proxy: Proxy) {
+    pub(super) fn set_proxy(&self, proxy: Proxy) {
         self.serving.servers.send_modify(|servers| {
-            let (gateway, way_out) = (servers.gateway.clone(), servers.way_out.clone());
-            *servers = Arc::new(Servers { proxy, gateway, ports: servers.ports, way_out });
+            let (gateway, proxied) = (servers.gateway.clone(), servers.proxied.clone());
+            *servers = Arc::new(Servers { proxy, gateway, ports: servers.ports, proxied });
         });
     }
 }
@@ -163,15 +168,15 @@ impl Ports {
 impl Sandboxes {
     /// Starts a sandbox, or finds it running, and waits until its supervisor answers. On failure, this ends what it
     /// started and removes only files that it created.
-    pub async fn start(&self, wanted: Wanted) -> Result<Room, SandboxError> {
+    pub async fn start(&self, request: SandboxRequest) -> Result<SandboxHandle, SandboxError> {
         let ports = self.ports().await?;
-        let spec = self.spec(&wanted, ports)?;
+        let spec = self.spec(&request, ports)?;
         let ensured = self.provider.ensure(&spec).await?;
-        let id = wanted.id.clone();
-        let way_out = self.way_out.clone();
-        let servers = Servers { proxy: wanted.proxy, gateway: wanted.gateway, ports, way_out };
-        let room = self.enter(&id, servers, ensured.recovered).await;
-        if room.is_err() && !ensured.recovered {
+        let id = request.id.clone();
+        let proxied = self.proxied.clone();
+        let servers = Servers { proxy: request.proxy, gateway: request.gateway, ports, proxied };
+        let handle = self.open_handle(&id, servers, ensured.recovered).await;
+        if handle.is_err() && !ensured.recovered {
             let undone = if ensured.made_files {
                 self.provider.terminate(&id).await
             } else {
@@ -181,7 +186,7 @@ impl Sandboxes {
                 tracing::error!(sandbox = %id, %error, "a sandbox that did not become ready is left behind");
             }
         }
-        room
+        handle
     }
 
     /// Connects to the supervisor of a running sandbox, besides any other holder.
@@ -189,15 +194,28 @@ impl Sandboxes {
         self.supervisor(id, SUPERVISOR).await
     }
 
-    async fn enter(&self, id: &SandboxId, servers: Servers, recovered: bool) -> Result<Room, SandboxError> {
+    async fn open_handle(
+        &self,
+        id: &SandboxId,
+        servers: Servers,
+        recovered: bool,
+    ) -> Result<SandboxHandle, SandboxError> {
         let injected = self.provider.listeners(id).await?;
         let ports = servers.ports;
         let (servers, served) = watch::channel(Arc::new(servers));
         let serving = Serving { task: tokio::spawn(serve(injected, served)), servers };
         let inside = self.supervisor(id, ports.supervisor).await?;
-        let line = Arc::new(Line { port: ports.supervisor, channel: Mutex::new(inside.clone()) });
+        let channel = Arc::new(SharedChannel { port: ports.supervisor, channel: Mutex::new(inside.clone()) });
         let gateway_url = format!("http://127.0.0.1:{}", ports.gateway);
-        Ok(Room { id: id.clone(), inside, line, recovered, gateway_url, agent_port: ports.agent, serving })
+        Ok(SandboxHandle {
+            id: id.clone(),
+            inside,
+            channel,
+            recovered,
+            gateway_url,
+            agent_port: ports.agent,
+            serving,
+        })
     }
 
     /// The ports to use. A sandbox with its own network namespace can use fixed ports; otherwise we pick ports that are
@@ -219,25 +237,25 @@ impl Sandboxes {
         })
     }
 
-    fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
-        let home = self.home(&wanted.id);
-        let program = self.place_of(OURSELVES, &self.program);
+    fn spec(&self, request: &SandboxRequest, ports: Ports) -> Result<Spec, SandboxError> {
+        let home = self.home(&request.id);
+        let program = self.place_of(OWN_PROGRAM, &self.program);
         let mut spec =
-            Spec::new(wanted.id.clone(), vec![program.clone(), sandboxd::server::SUBCOMMAND.to_owned()]);
+            Spec::new(request.id.clone(), vec![program.clone(), sandboxd::server::SUBCOMMAND.to_owned()]);
         if self.has_own_network() {
-            spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
+            spec.programs.insert(OWN_PROGRAM.to_owned(), self.program.clone());
             spec.programs
-                .extend(wanted.programs.iter().map(|(name, path)| ((*name).to_owned(), path.clone())));
+                .extend(request.programs.iter().map(|(name, path)| ((*name).to_owned(), path.clone())));
         }
         let mut env = proxy_variables(ports.proxy);
         // Our own program is the command line of agents.
         let ours = Path::new(&program).parent().unwrap_or(Path::new("/opt")).display();
         env.insert("PATH".to_owned(), format!("{ours}:{DEFAULT_PATH}"));
-        if wanted.gateway.is_some() {
+        if request.gateway.is_some() {
             env.insert("PROLIFERATE_GATEWAY_URL".to_owned(), format!("http://127.0.0.1:{}", ports.gateway));
             env.extend(git_variables(&home));
         }
-        env.extend(wanted.env.clone());
+        env.extend(request.env.clone());
         let options = Options {
             port: ports.supervisor,
             workspace: home.join("workspace"),
@@ -245,11 +263,11 @@ impl Sandboxes {
             env,
             ..Options::default()
         };
-        spec.stdin = startup(&self.keys.bytes_of(&wanted.id), &options)
+        spec.stdin = startup(&self.keys.bytes_of(&request.id), &options)
             .map_err(|_| SandboxError::BadSpec("the environment of the sandbox is too large"))?;
         spec.limits = self.limits.clone();
         spec.injected = [ports.proxy, ports.gateway].into();
-        spec.snapshot.clone_from(&wanted.snapshot);
+        spec.snapshot.clone_from(&request.snapshot);
         spec.rootfs.clone_from(&self.rootfs);
         Ok(spec)
     }
@@ -278,10 +296,10 @@ impl Sandboxes {
                 }
                 // A supervisor is up within milliseconds, unless the machine is busy; then frequent attempts only add
                 // load.
-                if tries < SOON_TRIES {
-                    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(SOON)).await;
+                if tries < FIRST_TRIES {
+                    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(FIRST_DELAY)).await;
                 } else {
-                    tokio::time::sleep(LATER).await;
+                    tokio::time::sleep(LATER_DELAY).await;
                 }
             }
             Err(SandboxError::Timeout("its supervisor"))
@@ -295,7 +313,7 @@ async fn serve(mut injected: mpsc::Receiver<InjectedConnection>, servers: watch:
     let mut served = JoinSet::new();
     while let Some(InjectedConnection { port, stream }) = injected.recv().await {
         while served.try_join_next().is_some() {}
-        if served.len() >= SERVED {
+        if served.len() >= MAX_SERVED {
             served.join_next().await;
         }
         let servers = servers.borrow().clone();
@@ -308,14 +326,14 @@ struct Servers {
     proxy: Proxy,
     gateway: Option<Router>,
     ports: Ports,
-    way_out: WayOut,
+    proxied: ProxiedConnections,
 }
 
 impl Servers {
     async fn serve(&self, port: u16, stream: Box<dyn ByteStream>) {
         match &self.gateway {
             Some(router) if port == self.ports.gateway => server::serve_stream(stream, router.clone()).await,
-            _ if port == self.ports.proxy => self.way_out.lead(self.proxy.serve(stream)).await,
+            _ if port == self.ports.proxy => self.proxied.track(self.proxy.serve(stream)).await,
             _ => {}
         }
     }
@@ -323,13 +341,13 @@ impl Servers {
 
 /// Tracks all proxied connections of sandboxes, so that they can be closed at once.
 #[derive(Clone, Default)]
-pub(super) struct WayOut {
+pub(super) struct ProxiedConnections {
     closed: CancellationToken,
     open: TaskTracker,
 }
 
-impl WayOut {
-    async fn lead(&self, connection: impl Future<Output = ()>) {
+impl ProxiedConnections {
+    async fn track(&self, connection: impl Future<Output = ()>) {
         // Released only after the connection is dropped, which is when its egress record is queued.
         let _open = self.open.token();
         tokio::select! {

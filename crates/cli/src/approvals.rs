@@ -1,0 +1,141 @@
+//! `approvals`: lists the actions that wait for a person, and approves or denies them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use client::Client;
+use proto::http::{InboxEntry, InboxItem, Invocation};
+use proto::socket::OpenApproval;
+use proto::{InvocationId, InvocationStatus};
+use serde_json::json;
+
+use crate::args::{ApprovalsArgs, ApprovalsCommand};
+use crate::clean::{one_line, shortened};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::gateway_client::connect;
+use crate::inbox;
+use crate::lookup::{Candidate, INVOCATION, pick};
+use crate::output::{json_line, line};
+
+/// How often `watch` asks for new requests.
+const POLL: Duration = Duration::from_secs(1);
+/// The length of the parameters in a list.
+const SHORT: usize = 80;
+
+pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Failure> {
+    let client = connect(context, args.gateway).await?;
+    match args.command {
+        ApprovalsCommand::Ls => {
+            let waiting = waiting(&client).await?;
+            let rows: Vec<_> =
+                waiting.iter().map(|(entry, approval)| row(context, entry, approval)).collect();
+            let values = waiting.iter().map(|(entry, _)| json!(entry)).collect();
+            let columns = ["INVOCATION", "SESSION", "ACTION", "RISK", "SINCE", "DECIDE", "PARAMS"];
+            context.out.list(values, &columns, &rows);
+        }
+        ApprovalsCommand::Approve { invocation } => {
+            let id = find(&client, &invocation).await?;
+            let approved = client.approve_invocation(id).await.map_err(|error| unanswered(error, id))?;
+            context.out.result(&json!(approved), &approved_text(&approved));
+        }
+        ApprovalsCommand::Deny { invocation } => {
+            let id = find(&client, &invocation).await?;
+            let denied = client.deny_invocation(id).await.map_err(|error| unanswered(error, id))?;
+            context.out.result(&json!(denied), &format!("denied {}", name(&denied)));
+        }
+        ApprovalsCommand::Watch => watch(context, &client).await?,
+    }
+    Ok(())
+}
+
+/// The actions that wait for approval, oldest first.
+async fn waiting(client: &Client) -> Result<Vec<(InboxEntry, OpenApproval)>, Failure> {
+    let entries = inbox::entries(client).await?.into_iter();
+    Ok(entries
+        .filter_map(|entry| match &entry.item {
+            InboxItem::Approval(approval) => Some((entry.clone(), approval.clone())),
+            InboxItem::Question(_) | InboxItem::Run(_) => None,
+        })
+        .collect())
+}
+
+/// A complete id is used as it is, so that the gateway says what became of an invocation that waits no more.
+/// An action's name is not accepted: it could by now be another request, whose parameters nobody has read.
+async fn find(client: &Client, named: &str) -> Result<InvocationId, Failure> {
+    if let Ok(id) = named.parse() {
+        return Ok(id);
+    }
+    let all: Vec<_> = waiting(client)
+        .await?
+        .iter()
+        .map(|(_, approval)| Candidate::new(approval.invocation_id, []))
+        .collect();
+    pick(INVOCATION, named, &all)
+}
+
+/// Tells the person to look before deciding again if the gateway may have received the decision.
+fn unanswered(error: client::Error, id: InvocationId) -> Failure {
+    let sent = matches!(error, client::Error::Unreachable { sent: true, .. });
+    let failure = Failure::from(error);
+    if sent {
+        return failure.and(&format!(
+            "the gateway may have received the decision about {id}: `proliferate approvals ls` shows whether it still waits"
+        ));
+    }
+    failure
+}
+
+fn action(approval: &OpenApproval) -> String {
+    format!("{}:{}", approval.integration, approval.action)
+}
+
+fn name(invocation: &Invocation) -> String {
+    one_line(&format!("{}:{} ({})", invocation.integration, invocation.action, invocation.id))
+}
+
+fn approved_text(invocation: &Invocation) -> String {
+    let name = name(invocation);
+    if invocation.status == InvocationStatus::Completed {
+        return format!("executed {name}: {}", one_line(&invocation.result.to_string()));
+    }
+    format!("approved {name}: it is executed when its caller repeats it")
+}
+
+fn row(context: &Context, entry: &InboxEntry, approval: &OpenApproval) -> Vec<String> {
+    vec![
+        approval.invocation_id.to_string(),
+        entry.session.as_ref().map_or_else(|| "-".to_owned(), |session| session.id.to_string()),
+        one_line(&action(approval)),
+        approval.risk_level.to_string(),
+        context.ago(entry.since),
+        if entry.can_decide { "yes" } else { "no" }.to_owned(),
+        one_line(&shortened(&approval.params.to_string(), SHORT)),
+    ]
+}
+
+/// Prints each request once, as it appears.
+async fn watch(context: &Context, client: &Client) -> Result<(), Failure> {
+    let mut printed = BTreeSet::new();
+    loop {
+        for (entry, approval) in waiting(client).await? {
+            if !printed.insert(approval.invocation_id) {
+                continue;
+            }
+            if context.out.is_json() {
+                json_line(&entry);
+            } else {
+                line(&shown(&entry, &approval));
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn shown(entry: &InboxEntry, approval: &OpenApproval) -> String {
+    let session =
+        entry.session.as_ref().map(|session| format!(" (session {})", session.id)).unwrap_or_default();
+    let (id, risk) = (approval.invocation_id, approval.risk_level);
+    let (action, params) = (one_line(&action(approval)), one_line(&approval.params.to_string()));
+    format!("{id}{session}\n  {action} [{risk}]\n  {params}")
+}

@@ -1,0 +1,31 @@
+//! The options of `approvals`.
+
+use clap::{Args, Subcommand};
+
+use super::gateway::GatewayArgs;
+
+#[derive(Args)]
+pub(crate) struct ApprovalsArgs {
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    #[command(subcommand)]
+    pub(crate) command: ApprovalsCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ApprovalsCommand {
+    /// List the actions that wait for approval; `--json` shows their complete parameters
+    Ls,
+    /// Approve an action, which executes it, and print its result
+    Approve {
+        /// The invocation, by id or the beginning of its id
+        invocation: String,
+    },
+    /// Deny an action, which is then never executed
+    Deny {
+        /// The invocation, by id or the beginning of its id
+        invocation: String,
+    },
+    /// Print the actions that wait for approval, with their parameters, and then every new one, until you press Ctrl-C
+    Watch,
+}

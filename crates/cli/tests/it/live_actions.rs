@@ -1,0 +1,188 @@
+//! Actions in real sandboxes: the command line that agents use, and people who approve.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use testkit::EffectRecorder;
+
+use crate::gate::with_tools;
+use crate::harness::Machine;
+use crate::live::Real;
+use crate::live_environment::running;
+
+/// A gateway whose tools count their effects.
+struct Acting {
+    real: Real,
+    effects: EffectRecorder,
+    _threads: tokio::runtime::Runtime,
+}
+
+impl Acting {
+    fn start(settings: &[(&str, &str)]) -> Self {
+        let threads = tokio::runtime::Runtime::new().unwrap();
+        let effects = threads.block_on(EffectRecorder::start()).unwrap();
+        let machine = with_tools(Machine::new(), &effects);
+        let settings: Vec<_> = settings.iter().copied().chain([("WARM_POOL_SIZE", "0")]).collect();
+        let real = Real::on(machine, &settings);
+        Self { real, effects, _threads: threads }
+    }
+
+    /// Runs a command in the sandbox. Returns its output, its errors and its exit code.
+    fn run(&self, command: &str) -> (String, String, String) {
+        let whole =
+            format!("{command} > /tmp/out 2> /tmp/err; echo $?; cat /tmp/out; printf '\\001'; cat /tmp/err");
+        let said = self.real.shell(&self.real.session, &whole.replace("/tmp/", "/tmp/act-"));
+        let (code, rest) = said.split_once('\n').unwrap_or((&said, ""));
+        let (out, err) = rest.split_once('\u{1}').unwrap_or((rest, ""));
+        (out.to_owned(), err.trim().to_owned(), code.trim_end_matches('\u{1}').to_owned())
+    }
+
+    /// The only invocation that waits, once it does.
+    fn waiting(&self) -> String {
+        let path = format!("/proliferate/{}/actions/invocations", self.real.session);
+        loop {
+            let all = self.real.get(&path)["invocations"].as_array().unwrap().clone();
+            if let Some(found) = all.iter().find(|one| one["status"] == "pending") {
+                return found["id"].as_str().unwrap().to_owned();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+}
+
+impl Acting {
+    /// Has the agent request a write, as `run` does, without anybody who waits for its result.
+    fn request(&self) -> String {
+        self.run(&format!("timeout 3 {WRITE} --params '{{\"note\":\"hi\"}}'"));
+        self.waiting()
+    }
+}
+
+const WRITE: &str = "proliferate actions run --integration tools --action effect.write";
+
+#[test]
+fn the_command_line_in_a_sandbox_lists_and_runs_actions() {
+    let mut acting = Acting::start(&[]);
+    acting.real.new_session(&json!({}));
+    let _socket = running(&acting.real);
+    let (out, err, code) = acting.run("proliferate actions list");
+    let list: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out} {err}"));
+    assert_eq!((&list["integrations"][0]["integration"], code.as_str()), (&json!("tools"), "0"));
+    let (out, ..) = acting.run("proliferate actions list --plain");
+    assert!(out.contains("tools") && out.contains("  effect.write [write, require_approval]"), "{out}");
+    let (out, _, code) = acting.run("proliferate actions guide --integration tools");
+    assert!(out.contains("## effect.read (read)") && code == "0", "{out}");
+    let (out, _, code) = acting.run("proliferate actions run --integration tools --action effect.read");
+    assert!(serde_json::from_str::<Value>(&out).is_ok() && code == "0", "{out}");
+    assert_eq!(acting.effects.all().len(), 1);
+    for (command, says, exits) in [
+        ("proliferate actions guide --integration none", "Error: Unknown integration", "1"),
+        (
+            "proliferate actions run --integration tools --action none",
+            "Error: Unknown action: tools/none",
+            "1",
+        ),
+        ("proliferate actions run --integration none --action a", "Error: Unknown integration: none", "1"),
+        ("proliferate actions run --integration tools --action effect.drop", "Error: Action denied: ", "1"),
+        (
+            "proliferate actions run --integration tools --action effect.read --params '{'",
+            "Error: --params",
+            "1",
+        ),
+        ("proliferate actions run --integration tools", "--action", "2"),
+        ("proliferate actions guide", "--integration", "2"),
+        ("proliferate actions wait nothing", "Error: \"nothing\" is not the id", "1"),
+    ] {
+        let (out, err, code) = acting.run(command);
+        assert!(out.is_empty() && err.contains(says) && code == exits, "{command}: {out} {err} {code}");
+    }
+    let (_, err, code) = acting.run(
+        "env PROLIFERATE_SESSION_FILE=/none PROLIFERATE_SESSION_ID=01890a5d-ac96-774b-bcce-b302099a8057 \
+         SANDBOX_MCP_AUTH_TOKEN=wrong proliferate actions list",
+    );
+    assert!(err.starts_with("Error: ") && code == "1", "a list that fails says so: {err} {code}");
+    assert_eq!(acting.effects.all().len(), 1, "nothing else was executed");
+}
+
+#[test]
+fn an_action_that_needs_approval_waits_in_the_sandbox_for_its_decision() {
+    let mut acting = Acting::start(&[]);
+    acting.real.new_session(&json!({}));
+    let _socket = running(&acting.real);
+    for (act, says) in [("approve", None), ("deny", Some("Error: Action denied: a person denied it"))] {
+        let (out, err, code) = std::thread::scope(|scope| {
+            let agent = scope.spawn(|| acting.run(&format!("{WRITE} --params '{{\"note\":\"hi\"}}'")));
+            let id = acting.waiting();
+            acting.real.post(&format!("/v1/invocations/{id}/{act}"), &json!({}));
+            agent.join().unwrap()
+        });
+        assert!(err.starts_with("Waiting for approval...\n"), "{err}");
+        match says {
+            None => assert!(serde_json::from_str::<Value>(&out).is_ok() && code == "0", "{out} {err}"),
+            Some(text) => assert!(out.is_empty() && err.ends_with(text) && code == "1", "{out} {err}"),
+        }
+    }
+    assert_eq!(acting.effects.all().len(), 1);
+    // A shell that ended while it waited loses nothing.
+    let (_, err, _) = acting.run(&format!("timeout 3 {WRITE}"));
+    let id = acting.waiting();
+    assert!(err.contains(&format!("proliferate actions wait {id}")), "{err}");
+    let (out, ..) = acting.run(&format!("proliferate actions status {id}"));
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["status"], "pending");
+    acting.real.post(&format!("/v1/invocations/{id}/approve"), &json!({}));
+    let (out, err, code) = acting.run(&format!("proliferate actions wait {id}"));
+    assert!(serde_json::from_str::<Value>(&out).is_ok() && err.is_empty() && code == "0", "{out} {err}");
+    let (out, ..) = acting.run("proliferate actions history");
+    let history: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(history["invocations"].as_array().unwrap().len(), 3, "{history}");
+}
+
+#[test]
+fn people_list_watch_approve_and_deny_on_the_command_line() {
+    let mut acting = Acting::start(&[]);
+    acting.real.new_session(&json!({}));
+    let _socket = running(&acting.real);
+    let machine = &acting.real.machine;
+    assert_eq!(machine.json(&["approvals", "ls"]), json!([]));
+    let id = acting.request();
+    let listed = machine.json(&["approvals", "ls"]);
+    let one = &listed[0];
+    assert_eq!((&one["invocationId"], &one["params"]), (&json!(id), &json!({"note": "hi"})), "{listed}");
+    assert_eq!((&one["session"]["id"], &one["canDecide"]), (&json!(acting.real.session), &json!(true)));
+    let shown = machine.run(&["approvals", "ls"]).out;
+    assert!(shown.contains(&id) && shown.contains("tools:effect.write") && shown.contains("hi"), "{shown}");
+    let mut watch = machine.command(&["approvals", "watch", "--json"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next =
+        || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["invocationId"].clone();
+    assert_eq!(next(), json!(id));
+    let named = machine.run(&["approvals", "approve", "tools:effect.write"]);
+    assert!(named.code == 1 && named.err.contains("no waiting invocation"), "{}", named.err);
+    let done = machine.run(&["approvals", "approve", &id[..8]]);
+    assert!(
+        done.code == 0 && done.out.starts_with("executed tools:effect.write"),
+        "{} {}",
+        done.out,
+        done.err
+    );
+    assert_eq!(acting.effects.all().len(), 1);
+    let again = machine.run(&["approvals", "approve", &id]);
+    assert!(again.code == 1 && again.err.contains("in status: completed"), "{}", again.err);
+    let second = acting.request();
+    assert_eq!(next(), json!(second), "each is printed once");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let denied = machine.json(&["approvals", "deny", &second]);
+    assert_eq!((&denied["id"], &denied["status"]), (&json!(second), &json!("denied")), "{denied}");
+    let none = machine.run(&["approvals", "deny", &second[..13]]);
+    assert!(none.code == 1 && none.err.contains("approvals ls"), "a decided one waits no more: {}", none.err);
+    let member = ["users", "create", "--email", "m@example.com", "--role", "member"];
+    assert_eq!(machine.run(&member).code, 0);
+    let token = machine.run(&["token", "user", "--user", "m@example.com"]).out.trim().to_owned();
+    let third = acting.request();
+    let refused = machine.run(&["approvals", "approve", &third, "--token", &token]);
+    assert_eq!(refused.code, 1, "a member decides nothing: {}", refused.out);
+    assert_eq!(acting.effects.all().len(), 1);
+}
