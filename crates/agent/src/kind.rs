@@ -2,10 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::{AgentClient, AgentError, Dial, Endpoint, Translator};
+use crate::{AgentClient, AgentError, Dial, Endpoint, Entry, Launch, Program, Setup, Translator};
 
 /// A type of agent, such as OpenCode.
 pub trait AgentType: Send + Sync {
+    /// The program that runs the agent.
+    fn program(&self) -> Program;
+
+    /// The files to write before the agent starts. Files of tools belong into [`TOOL_FOLDER`](crate::TOOL_FOLDER).
+    fn files(&self, setup: &Setup<'_>) -> Vec<Entry>;
+
+    /// How to start the program. This must not depend on the session: the process may have been started for the pool.
+    fn launch(&self, setup: &Setup<'_>) -> Launch;
+
     /// Prepares a client for an agent. This opens no connection.
     fn client(&self, dial: Arc<dyn Dial>, endpoint: &Endpoint) -> Result<Arc<dyn AgentClient>, AgentError>;
 

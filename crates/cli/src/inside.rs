@@ -225,8 +225,8 @@ impl Inside {
 
 #[cfg(test)]
 mod tests {
+    use agent::instructions::Part;
     use clap::CommandFactory as _;
-    use opencode::files::prompt::Part;
 
     use super::*;
 

@@ -13,8 +13,9 @@ use store::NewEvent;
 use uuid::Uuid;
 
 use crate::judgement::JudgedCall;
-use crate::request::CallRequest;
+use crate::request::{CallRequest, EntryPoint};
 use crate::result::Refusal;
+use crate::runs::agent;
 
 /// Builds events. It holds the key for hashes of parameters, which could be guessed if the hash
 /// were not keyed.
@@ -22,11 +23,13 @@ pub(crate) struct AuditWriter {
     clock: Clock,
     rng: Rng,
     parameters_key: [u8; 32],
+    /// The type of agent that this instance runs.
+    agent_name: &'static str,
 }
 
 impl AuditWriter {
-    pub(crate) fn new(clock: Clock, rng: Rng, parameters_key: [u8; 32]) -> Self {
-        Self { clock, rng, parameters_key }
+    pub(crate) fn new(clock: Clock, rng: Rng, parameters_key: [u8; 32], agent_name: &'static str) -> Self {
+        Self { clock, rng, parameters_key, agent_name }
     }
 
     pub(crate) fn now(&self) -> DateTime<Utc> {
@@ -137,7 +140,10 @@ impl AuditWriter {
         let CallRequest { caller, target, run, .. } = call.request.as_ref();
         let mut new = self.event(Some(caller.org), action, outcome, &caller.actor, versions);
         let event = &mut new.event;
-        event.actor.agent_name = call.request.agent_name.as_deref().map(Text::cut);
+        let is_own = call.request.entry_point == EntryPoint::Callback
+            && caller.session.is_some_and(|session| caller.actor == agent(session));
+        let agent_name = is_own.then_some(self.agent_name).or(call.request.agent_name.as_deref());
+        event.actor.agent_name = agent_name.map(Text::cut);
         event.case_id = call.case.as_deref().and_then(|id| Text::new(id).ok());
         event.run_id = Text::new(run.id.as_str()).ok();
         event.parent_run_id = call.parent_run_id.as_deref().and_then(|id| Text::new(id).ok());

@@ -150,17 +150,17 @@ pub struct OpenGate {
 }
 
 impl OpenGate {
-    /// Loads the policy and the signing key.
+    /// Loads the policy and the signing key. The ledger names the sessions' agents by `agent_name`.
     pub async fn open(
         settings: &GateSettings,
         store: &Store,
         clock: &Clock,
         rng: &Rng,
-        instance: &str,
+        (instance, agent_name): (&str, &'static str),
     ) -> Result<Self, GateError> {
         let rules = Rules::load(settings.policy_dir.as_deref()).await?;
         let checkpoints = Checkpoints::open(settings, store, clock, rng).await?;
-        let audit = AuditWriter::new(clock.clone(), rng.clone(), checkpoints.parameters_key());
+        let audit = AuditWriter::new(clock.clone(), rng.clone(), checkpoints.parameters_key(), agent_name);
         Ok(Self {
             store: store.clone(),
             clock: clock.clone(),

@@ -17,6 +17,7 @@ pub struct CallRequest {
     pub caller: Caller,
     /// The actor that the body names, which must be the caller.
     pub claimed: Option<Claim>,
+    /// The name that the caller gives itself. Calls of a session's own agent are recorded with its type instead.
     pub agent_name: Option<String>,
     pub target: Target,
     pub run: RunRequest,
@@ -149,7 +150,7 @@ impl CallRequest {
         action: ActionRequest,
     ) -> Self {
         let call = Self::of_session(caller, session, names, parameters, run);
-        let call = Self { agent_name: Some("opencode".to_owned()), action: Some(action), ..call };
+        let call = Self { action: Some(action), ..call };
         Self { request_hash: call.binding(), ..call }
     }
 

@@ -129,7 +129,8 @@ impl Gateway {
         let origins = config.allowed_origins.iter().cloned().chain([Origin::of(&public_url)]).collect();
         let (issuer, instance) = (Issuer::new(&keyring.jwt, &keyring.service), hex::encode(rng.bytes::<8>()));
         let settings = config.gate_settings();
-        let gate = OpenGate::open(&settings, &store, &clock, &rng, &instance).await?;
+        let names = (instance.as_str(), agent_type.program().name);
+        let gate = OpenGate::open(&settings, &store, &clock, &rng, names).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let (shares, space) = (Shares::new(&config, &clock), Space::of(&config.data_dir));
         let parts = Parts {

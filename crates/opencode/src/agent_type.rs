@@ -6,11 +6,12 @@ mod translator;
 use std::io;
 use std::sync::Arc;
 
-use agent::{AgentClient, AgentError, AgentType, ByteStream};
+use agent::{AgentClient, AgentError, AgentType, ByteStream, Entry, Launch, Program, Setup};
 use hyper::header::HeaderName;
 use secrecy::ExposeSecret as _;
 
 use crate::api::{ApiError, Client, Dial, Endpoint};
+use crate::files::{Files, VERSION};
 use crate::translate::Translator;
 
 /// The type of agent that the gateway runs by default.
@@ -18,6 +19,18 @@ use crate::translate::Translator;
 pub struct OpenCode;
 
 impl AgentType for OpenCode {
+    fn program(&self) -> Program {
+        Program { name: "opencode", version: VERSION }
+    }
+
+    fn files(&self, setup: &Setup<'_>) -> Vec<Entry> {
+        Files(setup).entries()
+    }
+
+    fn launch(&self, setup: &Setup<'_>) -> Launch {
+        Files(setup).launch()
+    }
+
     fn client(
         &self,
         dial: Arc<dyn agent::Dial>,

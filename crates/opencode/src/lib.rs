@@ -4,7 +4,7 @@
 //! Everything that comes from it is untrusted: it runs in a sandbox together with arbitrary code.
 //!
 //! A hub uses it like this:
-//! 1. [`files::Setup`] defines what to write into the sandbox and what to start. [`api::Client`] connects to
+//! 1. [`OpenCode`] defines what to write into the sandbox and what to start. [`api::Client`] connects to
 //!    it; [`api::Client::wait_until_ready`] waits for it.
 //! 2. Subscribe with [`api::Client::events`] first, then create the session and its
 //!    [`translate::Translator`].

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use opencode::files::Tool;
+use agent::Tool;
+use opencode::files::tool_module;
 use serde_json::{Value, json};
 use testkit::{Direction, FaultProxy};
 use tokio::process::Command;
@@ -29,8 +30,8 @@ struct Module {
 impl Module {
     fn new(machine: &Machine, server: &Server, session: &str, tool: &'static str, arguments: Value) -> Self {
         let schema = json!({"properties": {"commands": {}, "message": {}}});
-        let source = Tool::gateway_tool(tool, 1, "Saves.", &schema).source;
-        std::fs::write(machine.file("tool.mjs"), source.as_bytes()).unwrap();
+        let tool = Tool { name: tool, version: 1, description: "Saves.", schema, execute: None };
+        std::fs::write(machine.file("tool.mjs"), tool_module(&tool)).unwrap();
         let token = machine.run(&["token", "sandbox", "--session", session]).out.trim().to_owned();
         let gateway = server.said["address"].as_str().unwrap().to_owned();
         Self { folder: machine.file(""), gateway, session: session.to_owned(), token, arguments }

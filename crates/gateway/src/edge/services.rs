@@ -177,18 +177,15 @@ async fn request(
 ) -> Result<CallRequest, ApiError> {
     let session = &access.session;
     let run = RunRequest::new_call(app.rng.uuid(app.clock.now()), None);
-    let (caller, agent_name, parent) = match &access.caller {
-        Caller::User(user) => {
-            (app.gate.member_caller(session.org_id, session.id, user.id).await?, None, None)
-        }
+    let (caller, parent) = match &access.caller {
+        Caller::User(user) => (app.gate.member_caller(session.org_id, session.id, user.id).await?, None),
         Caller::Sandbox(_) | Caller::Service { .. } => {
             let (role, _) = gate::agent_role(session.mode());
             let (actor, role) = (gate::agent(session.id), role.to_owned());
             let agent = gate::Caller { org: session.org_id, session: Some(session.id), actor, role };
-            (agent, Some("opencode".to_owned()), app.gate.turn_of(session.id))
+            (agent, app.gate.turn_of(session.id))
         }
     };
     let run = RunRequest { parent, ..run };
-    let call = CallRequest::of_session(caller, session.id, (LANE, act.tool()), parameters, run);
-    Ok(CallRequest { agent_name, ..call })
+    Ok(CallRequest::of_session(caller, session.id, (LANE, act.tool()), parameters, run))
 }

@@ -171,7 +171,7 @@ fn to_call(
         entry_point: EntryPoint::Callback,
         caller,
         claimed: None,
-        agent_name: Some("opencode".to_owned()),
+        agent_name: None,
         target: Target {
             lane: lane.to_owned(),
             tool: tool.to_owned(),

@@ -52,14 +52,12 @@ impl GitService {
         let correlation = subject.chars().take(120).collect();
         let run = RunRequest::new_call(self.rng.uuid(self.clock.now()), Some(correlation));
         let run = RunRequest { parent, ..run };
-        let agent_name = (initiator == Initiator::Agent).then(|| "opencode".to_owned());
         let lane = match initiator {
             Initiator::System => SYSTEM,
             Initiator::Agent | Initiator::Person(_) if tool == FETCH => READ,
             Initiator::Agent | Initiator::Person(_) => PUBLISH,
         };
-        let call = CallRequest::of_session(caller, session, (lane, tool), parameters, run);
-        Ok(CallRequest { agent_name, ..call })
+        Ok(CallRequest::of_session(caller, session, (lane, tool), parameters, run))
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::ChatModel;
 use axum::http::Method;
 use clock::Clock;
-use opencode::files::ChatModel;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;

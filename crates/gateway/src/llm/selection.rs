@@ -1,6 +1,6 @@
 //! Which model a session's agent uses: the one that was chosen, if somebody serves it, or the default.
 
-use opencode::files::ChatModel;
+use agent::ChatModel;
 use proto::http::AgentConfig;
 use proto::{MODELS, Model, ModelId, ModelProvider};
 
@@ -8,7 +8,7 @@ use super::backend::Backend;
 use super::model_list::is_name;
 use super::{LONGEST_NAME, Llm, Protocol};
 
-/// OpenCode's names of the two providers in its configuration.
+/// The names of the two providers for agents.
 const MESSAGES_ROUTE: &str = "anthropic";
 const CHAT_ROUTE: &str = "litellm";
 
@@ -31,8 +31,8 @@ pub enum ModelUnavailable {
 }
 
 impl AgentModel {
-    /// The id in OpenCode's configuration.
-    pub(crate) fn opencode_id(&self) -> String {
+    /// The name with its provider, by which agents know the model.
+    pub(crate) fn qualified_id(&self) -> String {
         match self.protocol {
             Protocol::Messages => format!("{MESSAGES_ROUTE}/{}", self.name),
             Protocol::Chat => format!("{CHAT_ROUTE}/{}", self.name),
@@ -46,10 +46,10 @@ impl AgentModel {
 
     /// The id that is stored with a session: our own for models of our table.
     pub(crate) fn stored_id(&self) -> String {
-        match (self.protocol, ModelId::parse(&self.opencode_id())) {
+        match (self.protocol, ModelId::parse(&self.qualified_id())) {
             (_, Ok(known)) => known.as_str().to_owned(),
             // Without its route, this name would mean the provider's own model.
-            (Protocol::Chat, Err(_)) if ModelId::parse(&self.name).is_ok() => self.opencode_id(),
+            (Protocol::Chat, Err(_)) if ModelId::parse(&self.name).is_ok() => self.qualified_id(),
             (_, Err(_)) => self.name.clone(),
         }
     }

@@ -1,9 +1,9 @@
-//! The programs of the host that an agent's sandbox gets: OpenCode, and the browser that it steers, if there is one.
+//! The programs of the host that an agent's sandbox gets: its own, and the browser that it steers, if there is one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use opencode::files::browser::Browser;
+use agent::Browser;
 use sandboxd::server::DEFAULT_PATH;
 
 use super::Sandboxes;
@@ -17,7 +17,7 @@ const REQUIRED: [&str; 2] = ["playwright", "playwright-core"];
 
 /// The programs for one sandbox.
 pub(super) struct AgentPrograms {
-    pub(super) opencode: PathBuf,
+    pub(super) agent: PathBuf,
     pub(super) browser: Option<BrowserPrograms>,
 }
 
@@ -25,12 +25,12 @@ impl AgentPrograms {
     /// What to mount into the sandbox, by name.
     pub(super) fn mounts(&self) -> BTreeMap<&'static str, PathBuf> {
         let packages = self.browser.iter().flat_map(|browser| browser.packages.clone());
-        packages.chain([(AGENT, self.opencode.clone())]).collect()
+        packages.chain([(AGENT, self.agent.clone())]).collect()
     }
 
-    /// The path of OpenCode inside.
+    /// The path of the agent's program inside.
     pub(super) fn agent(&self, sandboxes: &Sandboxes) -> String {
-        sandboxes.place_of(AGENT, &self.opencode)
+        sandboxes.place_of(AGENT, &self.agent)
     }
 
     /// The browser with its paths inside.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::{AgentClient, AgentError, Endpoint};
+use agent::{AgentClient, AgentError, Endpoint, Program};
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
@@ -52,11 +52,12 @@ pub enum LaunchError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(
-        "opencode {0} is not installed on this machine: run `make up`, or install it and put it on the PATH"
+        "{} {} is not installed on this machine: run `make up`, or install it and put it on the PATH",
+        .0.name, .0.version
     )]
-    NoAgent(&'static str),
-    #[error("the agent ends as soon as it is started ({0}): is opencode intact, and made for this machine?")]
-    CrashLoop(String),
+    NoAgent(Program),
+    #[error("the agent ends as soon as it is started ({how}): is {name} intact, and made for this machine?")]
+    CrashLoop { name: &'static str, how: String },
     #[error("cloning {name} failed: {reason}")]
     Clone { name: String, reason: String },
     #[error("the snapshot that this session starts from is not there: make a session without it")]
@@ -155,7 +156,9 @@ impl Launch {
         self.stage("Waiting for the agent").await;
         tokio::select! {
             ready = client.wait_until_ready(READY) => ready?,
-            how = prepare::wait_for_crash_loop(&handle.inside) => return Err(LaunchError::CrashLoop(how)),
+            how = prepare::wait_for_crash_loop(&handle.inside) => {
+                return Err(LaunchError::CrashLoop { name: self.runtime.settings.agent_type.program().name, how });
+            }
         };
         let expires_at = self.expires_at(handle.recovered);
         self.open_agent_session(client, id, Some(handle), expires_at).await
@@ -275,7 +278,7 @@ impl Launch {
         let settings = self.agent_settings(handle, token, is_copy).await?;
         self.apply_environment(handle).await;
         self.stage("Starting the agent").await;
-        let paths = AgentPaths::of(&self.runtime.sandboxes, handle, programs);
+        let paths = AgentPaths::of(&self.runtime, handle, programs);
         paths.write(&handle.inside, &settings).await?;
         paths.start(&handle.inside, &settings).await
     }

@@ -208,7 +208,7 @@ async fn boot(
         programs: programs.mounts(),
     };
     let handle = runtime.sandboxes.start(request).await?;
-    let paths = AgentPaths::of(&runtime.sandboxes, &handle, &programs);
+    let paths = AgentPaths::of(runtime, &handle, &programs);
     let (model, chat_models) = runtime.agent_models(None).await;
     let settings = AgentSettings {
         token: token.text.clone(),

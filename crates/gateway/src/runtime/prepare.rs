@@ -1,17 +1,17 @@
 //! Prepares a sandbox for its agent: writes the agent's files and starts its process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use opencode::files::browser::Browser;
-use opencode::files::{ChatModel, Launch as AgentLaunch, Setup, TOOLS, Tool};
+use agent::{AgentType, Browser, ChatModel, Launch as AgentLaunch, Setup, TOOL_FOLDER, Tool};
 use sandboxd::protocol::{Code, ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::Runtime;
 use super::agent_programs::AgentPrograms;
 use super::launch::LaunchError;
 use super::sandbox_handle::SandboxHandle;
-use super::sandboxes::Sandboxes;
 
 /// The folder of the agent's files in the home directory, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
@@ -25,7 +25,7 @@ pub(super) struct AgentSettings {
     pub(super) token: SecretString,
     /// `None` in the pool, before a session takes the sandbox.
     pub(super) session: Option<String>,
-    /// The model as OpenCode names it, and the models of the Chat Completions API that it has to know.
+    /// The model with its provider, and the models of the Chat Completions API that it has to know.
     pub(super) model: String,
     pub(super) chat_models: Vec<ChatModel>,
     pub(super) instructions: String,
@@ -41,10 +41,12 @@ pub(super) struct AgentPaths {
     program: String,
     browser: Option<Browser>,
     port: u16,
+    agent_type: Arc<dyn AgentType>,
 }
 
 impl AgentPaths {
-    pub(super) fn of(sandboxes: &Sandboxes, handle: &SandboxHandle, programs: &AgentPrograms) -> Self {
+    pub(super) fn of(runtime: &Runtime, handle: &SandboxHandle, programs: &AgentPrograms) -> Self {
+        let sandboxes = &runtime.sandboxes;
         let home = sandboxes.home(&handle.id).to_string_lossy().into_owned();
         Self {
             folder: format!("{home}/{FOLDER}"),
@@ -53,6 +55,7 @@ impl AgentPaths {
             program: programs.agent(sandboxes),
             browser: programs.browser(sandboxes),
             port: handle.agent_port,
+            agent_type: runtime.settings.agent_type.clone(),
             home,
         }
     }
@@ -60,11 +63,11 @@ impl AgentPaths {
     /// Writes the agent's files. Tool files from an earlier start are removed first: the mode may not have them any
     /// more, and the agent would load them.
     pub(super) async fn write(&self, inside: &Sandboxd, settings: &AgentSettings) -> Result<(), LaunchError> {
-        match inside.remove(Place::home(format!("{FOLDER}/{TOOLS}")), true).await {
+        match inside.remove(Place::home(format!("{FOLDER}/{TOOL_FOLDER}")), true).await {
             Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
             removed => removed?,
         }
-        for entry in self.setup(settings).entries() {
+        for entry in self.agent_type.files(&self.setup(settings)) {
             let path = entry.path.strip_prefix(&self.home).unwrap_or(&entry.path);
             let mode = if entry.secret { 0o600 } else { 0o644 };
             let place = Place::home(path.trim_start_matches('/'));
@@ -75,7 +78,7 @@ impl AgentPaths {
 
     /// Starts the agent's process, which reads the files written before.
     pub(super) async fn start(&self, inside: &Sandboxd, settings: &AgentSettings) -> Result<(), LaunchError> {
-        inside.service_start(service(&self.program, self.setup(settings).launch())).await?;
+        inside.service_start(service(&self.program, self.agent_type.launch(&self.setup(settings)))).await?;
         Ok(())
     }
 

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::{AgentClient, AgentError, AgentType, Endpoint, Translator};
+use agent::{AgentClient, AgentError, AgentType, ChatModel, Endpoint, Tool, Translator};
 use axum::Router;
 use clock::{Clock, Rng};
 use gate::Gate;
-use opencode::files::{ChatModel, Tool};
 use proto::http::AgentConfig;
 use sandbox::SandboxId;
 use store::{SessionRecord, Store};
@@ -79,18 +78,19 @@ impl Runtime {
         self.settings.agent_type.translator(session)
     }
 
-    /// The model of an agent as OpenCode names it, and the models of the Chat Completions API that it can change to.
+    /// The model of an agent with its provider, and the models of the Chat Completions API that it can change to.
     pub(super) async fn agent_models(&self, config: Option<&AgentConfig>) -> (String, Vec<ChatModel>) {
         let model = self.llm.model_of(config).await;
-        (model.opencode_id(), self.llm.chat_models(&model).await)
+        (model.qualified_id(), self.llm.chat_models(&model).await)
     }
 
     /// The programs of this machine for an agent's sandbox.
     pub(super) fn agent_programs(&self) -> Result<AgentPrograms, LaunchError> {
-        let RuntimeSettings { sandboxes, search_path, .. } = &self.settings;
-        let opencode = config::find_program(search_path, "opencode");
-        let opencode = opencode.and_then(|path| path.canonicalize().ok());
-        let opencode = opencode.ok_or(LaunchError::NoAgent(opencode::files::VERSION))?;
-        Ok(AgentPrograms { opencode, browser: BrowserPrograms::find(sandboxes, search_path).ok() })
+        let RuntimeSettings { agent_type, sandboxes, search_path } = &self.settings;
+        let program = agent_type.program();
+        let agent = config::find_program(search_path, program.name);
+        let agent = agent.and_then(|path| path.canonicalize().ok());
+        let agent = agent.ok_or(LaunchError::NoAgent(program))?;
+        Ok(AgentPrograms { agent, browser: BrowserPrograms::find(sandboxes, search_path).ok() })
     }
 }

@@ -1,7 +1,7 @@
 //! What the agent of each mode gets: the parts of its instructions and its tools. Nothing else decides this.
 
-use opencode::files::Tool as AgentTool;
-use opencode::files::prompt::{Part, Prompt};
+use agent::Tool as AgentTool;
+use agent::instructions::{Instructions, Part};
 use proto::AgentMode;
 use proto::http::AgentConfig;
 use store::SessionRecord;
@@ -95,13 +95,13 @@ pub(crate) fn agent_files(session: &SessionRecord) -> (String, Vec<AgentTool>) {
 
 fn files(mode: AgentMode, config: Option<&AgentConfig>, custom: Option<&str>) -> (String, Vec<AgentTool>) {
     let (contents, tools) = (contents(mode), tools(mode, config));
-    let prompt = Prompt {
+    let instructions = Instructions {
         base: contents.base,
         custom,
         rules: contents.rules,
         tools: tools.iter().map(|tool| (tool.name, (tool.guidance)(mode))).collect(),
     };
-    (prompt.text(), tools.iter().map(|tool| tool.module()).collect())
+    (instructions.text(), tools.iter().map(|tool| tool.for_agent()).collect())
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use agent::Tool as AgentTool;
 use clock::Clock;
 use futures_util::FutureExt as _;
 use gate::{CallRequest, Failure, ORG_ADMIN, Outside, Tool, ToolScope, Within, Work};
 use jsonschema::Validator;
-use opencode::files::Tool as AgentTool;
 use policy::{ActorClass, Policy, Risk};
 use proto::AgentMode;
 use serde_json::Value;
@@ -93,17 +93,14 @@ impl PlatformTool {
         matches!(found.place, ToolPlace::Gateway { .. }).then_some(*found)
     }
 
-    /// The module that the agent loads.
-    pub(super) fn module(&self) -> AgentTool {
-        let schema = arguments::for_models(&(self.schema)());
-        match self.place {
-            ToolPlace::Gateway { .. } => {
-                AgentTool::gateway_tool(self.name, self.version, self.description, &schema)
-            }
-            ToolPlace::Sandbox { execute } => {
-                AgentTool::sandbox_tool(self.name, self.version, (self.description, &schema), execute)
-            }
-        }
+    /// The tool as the type of agent gets it, which makes a file of it.
+    pub(super) fn for_agent(&self) -> AgentTool {
+        let Self { name, version, description, .. } = *self;
+        let execute = match self.place {
+            ToolPlace::Gateway { .. } => None,
+            ToolPlace::Sandbox { execute } => Some(execute),
+        };
+        AgentTool { name, version, description, schema: arguments::for_models(&(self.schema)()), execute }
     }
 
     fn check(&self, arguments: &Value) -> Result<(), String> {
@@ -247,7 +244,7 @@ pub(super) mod tests {
             let schema = (tool.schema)();
             assert!(arguments::validator(&schema).is_ok() && schema["type"] == "object", "{}", tool.name);
             assert_eq!(schema["additionalProperties"], false, "{}", tool.name);
-            assert!(tool.module().source.contains(&format!("const VERSION = {};", tool.version)));
+            assert!(arguments::validator(&tool.for_agent().schema).is_ok(), "{}", tool.name);
         }
     }
 }

@@ -1,55 +1,40 @@
 //! The browser of an agent: Playwright's MCP server, which OpenCode starts as its own child and which starts Chromium.
 
+use agent::Browser;
 use serde_json::{Value, json};
 
-/// The only version of the server that is installed; everything here is tested with it.
-pub const VERSION: &str = include_str!("../../../../scripts/playwright-mcp.version").trim_ascii();
-
 /// The name of the server. OpenCode puts it before the name of each of its tools.
-pub const NAME: &str = "playwright";
+const NAME: &str = "playwright";
 
 /// How long OpenCode waits for the server's list of tools. Its default of 5 s is too short for a busy machine.
 const LISTING_MS: u32 = 30_000;
 /// Where the server puts files that the agent gave no name. Without this option, that is a folder in the repository.
 const OUTPUT: &str = "/tmp/playwright";
 
-/// The paths of the browser inside a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Browser {
-    /// The module that is the server.
-    pub server: String,
-    /// The folder in which Node finds the packages that the server requires.
-    pub packages: String,
-    /// Chromium.
-    pub program: String,
-}
-
-impl Browser {
-    /// The part `mcp` of OpenCode's configuration.
-    pub(super) fn mcp_servers(&self) -> Value {
-        // Chromium's own sandbox needs user namespaces, which our sandbox forbids, and the agent may do anything inside
-        // anyway. A profile in memory leaves nothing in the home directory for snapshots to copy.
-        let command = [
-            "node",
-            &self.server,
-            "--headless",
-            "--browser",
-            "chromium",
-            "--executable-path",
-            &self.program,
-            "--no-sandbox",
-            "--isolated",
-            "--caps",
-            "vision",
-            "--output-dir",
-            OUTPUT,
-        ];
-        json!({ NAME: {
-            "type": "local",
-            "command": command,
-            "environment": { "NODE_PATH": self.packages },
-            "enabled": true,
-            "timeout": LISTING_MS,
-        } })
-    }
+/// The part `mcp` of OpenCode's configuration.
+pub(super) fn mcp_servers(browser: &Browser) -> Value {
+    // Chromium's own sandbox needs user namespaces, which our sandbox forbids, and the agent may do anything inside
+    // anyway. A profile in memory leaves nothing in the home directory for snapshots to copy.
+    let command = [
+        "node",
+        &browser.server,
+        "--headless",
+        "--browser",
+        "chromium",
+        "--executable-path",
+        &browser.program,
+        "--no-sandbox",
+        "--isolated",
+        "--caps",
+        "vision",
+        "--output-dir",
+        OUTPUT,
+    ];
+    json!({ NAME: {
+        "type": "local",
+        "command": command,
+        "environment": { "NODE_PATH": browser.packages },
+        "enabled": true,
+        "timeout": LISTING_MS,
+    } })
 }

@@ -1,8 +1,9 @@
 //! The files and launch parameters of the agent, checked without starting it; `tests/real` starts it.
 
-use opencode::files::browser::Browser;
-use opencode::files::{Setup, Tool, VERSION};
-use serde_json::Value;
+use agent::{AgentType as _, Browser, Entry, Launch, Setup, Tool};
+use opencode::OpenCode;
+use opencode::files::{VERSION, tool_module};
+use serde_json::{Value, json};
 
 const SETUP: Setup<'_> = Setup {
     home: "/home/agent",
@@ -14,77 +15,88 @@ const SETUP: Setup<'_> = Setup {
     model: "anthropic/claude-sonnet-4-6",
     chat_models: &[],
     instructions: "Do it well.",
-    tools: &[Tool { name: "one", source: std::borrow::Cow::Borrowed("export default {}") }],
+    tools: &[],
     browser: None,
     port: 4096,
 };
 
+fn entries() -> Vec<Entry> {
+    OpenCode.files(&SETUP)
+}
+
+fn launch() -> Launch {
+    OpenCode.launch(&SETUP)
+}
+
+fn tool(name: &'static str, execute: Option<&'static str>) -> Tool {
+    let schema = json!({"properties": {"a": {"type": "string"}}});
+    Tool { name, version: 7, description: "Saves \"it\".", schema, execute }
+}
+
 fn contents(name: &str) -> String {
     let path = format!("{}/{name}", SETUP.folder);
-    SETUP.entries().into_iter().find(|entry| entry.path == path).unwrap().contents
+    entries().into_iter().find(|entry| entry.path == path).unwrap().contents
 }
 
 #[test]
 fn nothing_is_written_into_the_workspace() {
-    for entry in SETUP.entries() {
+    for entry in entries() {
         assert!(entry.path.starts_with("/home/agent/."), "{}", entry.path);
     }
 }
 
 #[test]
 fn the_key_is_only_in_secret_files() {
-    for entry in SETUP.entries() {
+    for entry in entries() {
         assert_eq!(entry.contents.contains("pls_key"), entry.secret, "{}", entry.path);
     }
-    assert_eq!(SETUP.entries().iter().filter(|entry| entry.secret).count(), 2);
-    let launch = SETUP.launch();
+    assert_eq!(entries().iter().filter(|entry| entry.secret).count(), 2);
+    let launch = launch();
     assert!(launch.environment.iter().all(|(_, value)| !value.contains("pls_key")));
 }
 
 #[test]
 fn a_pooled_agent_lacks_only_the_session() {
     let waiting = Setup { session: None, ..SETUP };
-    assert!(waiting.launch() == SETUP.launch(), "a pooled process must not need a restart");
-    let named: Vec<_> =
-        SETUP.entries().into_iter().filter(|entry| entry.contents.contains("a-session")).collect();
+    assert!(OpenCode.launch(&waiting) == launch(), "a pooled process must not need a restart");
+    let named: Vec<_> = entries().into_iter().filter(|entry| entry.contents.contains("a-session")).collect();
     assert_eq!(named.len(), 1);
-    assert_eq!(waiting.entries().len() + 1, SETUP.entries().len());
+    assert_eq!(OpenCode.files(&waiting).len() + 1, entries().len());
     assert!(named[0].path == format!("{}/session.json", SETUP.folder) && named[0].secret);
 }
 
 #[test]
 fn the_instructions_are_a_file_that_the_configuration_names() {
     assert_eq!(contents("instructions.md"), SETUP.instructions);
-    let launch = SETUP.launch();
+    let launch = launch();
     assert!(launch.environment.iter().any(|(_, value)| value.contains("/.proliferate/instructions.md")));
 }
 
 #[test]
 fn a_tool_file_names_its_tool_and_version() {
-    let schema = serde_json::json!({"properties": {"a": {"type": "string"}}});
-    for tool in [
-        Tool::gateway_tool("save_it", 7, "Saves \"it\".", &schema),
-        Tool::sandbox_tool("save_it", 7, ("Saves \"it\".", &schema), "async execute() { return 1; }"),
-    ] {
+    for tool in [tool("save_it", None), tool("save_it", Some("async execute() { return 1; }"))] {
+        let module = tool_module(&tool);
         for line in
             ["const NAME = \"save_it\";", "const VERSION = 7;", r#"const DESCRIPTION = "Saves \"it\".";"#]
         {
-            assert!(tool.source.contains(line), "{line} is not in {}", tool.source);
+            assert!(module.contains(line), "{line} is not in {module}");
         }
-        assert!(!tool.source.contains("\"@"), "{}", tool.source);
+        assert!(!module.contains("\"@"), "{module}");
     }
 }
 
 #[test]
 fn each_tool_adds_one_file() {
-    assert_eq!(contents("tool/one.js"), "export default {}");
-    let without = Setup { tools: &[], ..SETUP }.entries().len();
-    assert_eq!(SETUP.entries().len(), without + 1);
+    let one = tool("one", None);
+    let with = OpenCode.files(&Setup { tools: std::slice::from_ref(&one), ..SETUP });
+    assert_eq!(with.len(), entries().len() + 1);
+    let file = with.iter().find(|entry| entry.path == format!("{}/tool/one.js", SETUP.folder)).unwrap();
+    assert_eq!(file.contents, tool_module(&one));
 }
 
 #[test]
 fn the_launch_names_the_port_and_the_model() {
-    let launch = SETUP.launch();
+    let launch = launch();
     assert_eq!(launch.arguments, ["serve", "--hostname", "127.0.0.1", "--port", "4096"]);
     let config = launch.environment.iter().find(|(name, _)| *name == "OPENCODE_CONFIG_CONTENT").unwrap();
     let config: Value = serde_json::from_str(&config.1).unwrap();
@@ -96,7 +108,7 @@ fn the_launch_names_the_port_and_the_model() {
 #[test]
 fn only_a_sandbox_with_a_browser_has_its_server_configured() {
     let mcp = |browser| {
-        let launch = Setup { browser, ..SETUP }.launch();
+        let launch = OpenCode.launch(&Setup { browser, ..SETUP });
         let config = launch.environment.iter().find(|(name, _)| *name == "OPENCODE_CONFIG_CONTENT").unwrap();
         serde_json::from_str::<Value>(&config.1).unwrap()["mcp"].clone()
     };
@@ -117,7 +129,8 @@ fn the_instructions_name_a_browser_only_where_there_is_one() {
     assert!(!contents("instructions.md").contains("playwright"));
     let browser = Browser { server: String::new(), packages: String::new(), program: String::new() };
     let setup = Setup { browser: Some(&browser), ..SETUP };
-    let entry = setup.entries().into_iter().find(|entry| entry.path.ends_with("instructions.md")).unwrap();
+    let entry =
+        OpenCode.files(&setup).into_iter().find(|entry| entry.path.ends_with("instructions.md")).unwrap();
     assert!(entry.contents.starts_with(SETUP.instructions) && entry.contents.contains("playwright_browser_"));
 }
 

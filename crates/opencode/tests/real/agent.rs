@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use agent::instructions::Part;
+use agent::{AgentType as _, Setup, Tool};
 use clock::{Clock, Rng};
 use model::Script;
+use opencode::OpenCode;
 use opencode::api::{Client, Dial, Endpoint};
-use opencode::files::prompt::Part;
-use opencode::files::{Setup, Tool, VERSION};
+use opencode::files::VERSION;
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::json;
 use tempfile::TempDir;
 use testkit::ScriptedModel;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -25,13 +28,15 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 pub(crate) const MODEL: &str = "anthropic/claude-opus-4-6";
 pub(crate) const KEY: &str = "pls_first_key";
 
-/// A tool without imports, like the gateway's own.
-const PROBE: Tool = Tool {
-    name: "probe",
-    source: std::borrow::Cow::Borrowed(
-        "export default { description: 'Probes.', args: {}, execute: async () => 'probed' }\n",
-    ),
-};
+fn probe() -> Tool {
+    Tool {
+        name: "probe",
+        version: 1,
+        description: "Probes.",
+        schema: json!({ "type": "object", "properties": {} }),
+        execute: Some("async execute() { return 'probed'; }"),
+    }
+}
 
 const RULES: &str = r#"
 [[rule]]
@@ -154,11 +159,11 @@ impl Process {
             model: MODEL,
             chat_models: &[],
             instructions: Part::Coding.text(),
-            tools: &[PROBE],
+            tools: &[probe()],
             browser: None,
             port: 0,
         };
-        for entry in setup.entries() {
+        for entry in OpenCode.files(&setup) {
             fs::create_dir_all(Path::new(&entry.path).parent().unwrap()).unwrap();
             fs::write(&entry.path, &entry.contents).unwrap();
         }
@@ -221,7 +226,7 @@ pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
 fn command(home: &Path, setup: &Setup<'_>) -> Command {
     let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin/opencode");
     assert!(binary.exists(), "OpenCode is not installed: run `make test`, which installs OpenCode");
-    let launch = setup.launch();
+    let launch = OpenCode.launch(setup);
     let mut command = std::process::Command::new(binary);
     command
         .args(launch.arguments)

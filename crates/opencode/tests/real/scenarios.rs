@@ -1,7 +1,7 @@
 //! Typical uses of an agent, each in a session of its own.
 
+use agent::instructions::Part;
 use agent::{Prompt, prompt_id};
-use opencode::files::prompt::Part;
 use opencode::history::Entry;
 use opencode::translate::{Effect, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};

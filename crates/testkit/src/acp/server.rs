@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Lines that the client sent start with `>>> `, all others are the agent's.
-const RECORDING: &str = include_str!("../../fixtures/60_acp_stdio.jsonl");
+pub(super) const RECORDING: &str = include_str!("../../fixtures/60_acp_stdio.jsonl");
 /// JSON-RPC's code for a method that does not exist.
 const METHOD_NOT_FOUND: i32 = -32601;
 

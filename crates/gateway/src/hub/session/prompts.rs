@@ -196,7 +196,7 @@ impl Session {
         let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
         let note = if self.queue.is_after_loss(&prompt.id) { FILES_LOST } else { "" };
         turn.request = Request::Prompt(tokio::spawn(async move {
-            let model = llm.model_of(config.as_ref()).await.opencode_id();
+            let model = llm.model_of(config.as_ref()).await.qualified_id();
             let text = format!("{note}{}", prompt.content);
             let prompt = Prompt {
                 id: &prompt.id,

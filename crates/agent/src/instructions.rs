@@ -11,8 +11,6 @@ pub enum Part {
     Automation,
     /// The command `proliferate` inside.
     CommandLine,
-    /// The browser, in sandboxes that have one.
-    Browser,
     /// Source code stays as it is, and a person finishes the setup.
     SetupRules,
     /// The outcome must be reported.
@@ -24,22 +22,21 @@ pub enum Part {
 impl Part {
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Proliferate => include_str!("prompt/proliferate.md"),
-            Self::Setup => include_str!("prompt/setup.md"),
-            Self::Coding => include_str!("prompt/coding.md"),
-            Self::Scratch => include_str!("prompt/scratch.md"),
-            Self::Automation => include_str!("prompt/automation.md"),
-            Self::CommandLine => include_str!("prompt/command_line.md"),
-            Self::Browser => include_str!("prompt/browser.md"),
-            Self::SetupRules => include_str!("prompt/setup_rules.md"),
-            Self::AutomationRules => include_str!("prompt/automation_rules.md"),
-            Self::SafetyRules => include_str!("prompt/safety_rules.md"),
+            Self::Proliferate => include_str!("instructions/proliferate.md"),
+            Self::Setup => include_str!("instructions/setup.md"),
+            Self::Coding => include_str!("instructions/coding.md"),
+            Self::Scratch => include_str!("instructions/scratch.md"),
+            Self::Automation => include_str!("instructions/automation.md"),
+            Self::CommandLine => include_str!("instructions/command_line.md"),
+            Self::SetupRules => include_str!("instructions/setup_rules.md"),
+            Self::AutomationRules => include_str!("instructions/automation_rules.md"),
+            Self::SafetyRules => include_str!("instructions/safety_rules.md"),
         }
     }
 }
 
 /// The content of an agent's instructions.
-pub struct Prompt<'a> {
+pub struct Instructions<'a> {
     pub base: &'a [Part],
     /// A text that replaces the base.
     pub custom: Option<&'a str>,
@@ -49,7 +46,7 @@ pub struct Prompt<'a> {
     pub tools: Vec<(&'a str, &'a str)>,
 }
 
-impl Prompt<'_> {
+impl Instructions<'_> {
     pub fn text(&self) -> String {
         let base = match self.custom {
             Some(custom) => vec![custom],
@@ -72,11 +69,11 @@ mod tests {
     #[test]
     fn a_custom_text_replaces_the_base_and_nothing_else() {
         let rules = &[Part::SafetyRules];
-        let prompt = |custom| {
+        let text = |custom| {
             let tools = vec![("save_it", "when it is worth saving.")];
-            Prompt { base: &[Part::Proliferate, Part::Coding], custom, rules, tools }.text()
+            Instructions { base: &[Part::Proliferate, Part::Coding], custom, rules, tools }.text()
         };
-        let (usual, custom) = (prompt(None), prompt(Some("You are a pirate.\n")));
+        let (usual, custom) = (text(None), text(Some("You are a pirate.\n")));
         assert!(usual.contains("smallest change") && usual.ends_with(Part::SafetyRules.text()));
         let tools = "\n\n## Tools of the platform\n\n- `save_it`: when it is worth saving.\n\n";
         assert_eq!(custom, format!("You are a pirate.{tools}{}", Part::SafetyRules.text()));
