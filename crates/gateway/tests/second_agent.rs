@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as B64;
 use clock::{Clock, Rng};
 use gateway::Gateway;
 use gateway::config::Config;
@@ -106,7 +108,9 @@ async fn check(api: &Api) -> Outcome<()> {
     // Its files are those that its type names, with the instructions and the tools of the session's mode.
     let command = json!({ "command": ["sh", "-c", "cd /home/user/.proliferate/agent && ls . tool"] });
     let answer = api.call("POST", &format!("/proliferate/{session}/exec"), &command).await?;
-    let listing = answer.to_string();
+    let output: Value =
+        serde_json::from_str(answer.as_str().unwrap_or_default().lines().next().unwrap_or_default())?;
+    let listing = String::from_utf8(B64.decode(output["data"].as_str().unwrap_or_default())?)?;
     for name in ["server.mjs", "recording.jsonl", "instructions.md", "model-key", "save_snapshot.json"] {
         if !listing.contains(name) {
             return Err(format!("{name} is not in {listing}").into());
