@@ -49,16 +49,9 @@ impl Store {
             reason: error.to_string(),
             remedy: remedy(file),
         };
-        let options = options(file);
-        // Before WAL mode is switched on, which would write a first page into an empty file. `query_only`, so that this
-        // check need not wait for a server that writes.
-        let read_only = options.clone().optimize_on_close(false, None).pragma("query_only", "on");
-        let mut connection = SqliteConnection::connect_with(&read_only).await.map_err(unreachable)?;
-        let applied = applied(&mut connection).await;
-        // Also if the query failed, so that no WAL is left beside the file.
-        connection.close().await.map_err(unreachable)?;
-        migrate::require_latest(applied.map_err(unreachable)?, target)?;
-        let connection = connect_wal(&options).await.map_err(unreachable)?;
+        // Before WAL mode is switched on, which would write a first page into an empty file.
+        migrate::require_latest(read_applied(file).await.map_err(unreachable)?, target)?;
+        let connection = connect_wal(&options(file)).await.map_err(unreachable)?;
         Ok(Self::sqlite(file, connection))
     }
 
@@ -91,9 +84,18 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
         reason: error.to_string(),
         remedy: remedy(file),
     };
-    let options = SqliteConnectOptions::new().filename(file).read_only(true);
-    let mut connection = SqliteConnection::connect_with(&options).await.map_err(unreachable)?;
-    migrate::schema_of(applied(&mut connection).await.map_err(unreachable)?)
+    migrate::schema_of(read_applied(file).await.map_err(unreachable)?)
+}
+
+/// Reads the applied migrations of a file without changing it. The connection may write, because the last connection of a
+/// file in WAL mode removes the WAL when it closes, which a read-only one cannot do. With `query_only` it does not wait for
+/// a server that writes.
+async fn read_applied(file: &Path) -> sqlx::Result<Applied> {
+    let options = options(file).optimize_on_close(false, None).pragma("query_only", "on");
+    let mut connection = SqliteConnection::connect_with(&options).await?;
+    let applied = applied(&mut connection).await;
+    connection.close().await?;
+    applied
 }
 
 async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Applied> {

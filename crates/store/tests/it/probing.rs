@@ -38,6 +38,16 @@ async fn probing_sqlite_returns_the_schema_version() {
 }
 
 #[tokio::test]
+async fn probing_sqlite_leaves_no_wal() {
+    let backend = Backend::sqlite().await;
+    backend.store.clone().close().await;
+    let file = backend.file();
+    assert_eq!(probe_sqlite(file).await.unwrap(), Schema::Version(Migration::LATEST));
+    let names = fs::read_dir(file.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), [file.file_name().unwrap()]);
+}
+
+#[tokio::test]
 async fn probing_postgres_returns_the_schema_version() {
     let place = Place::postgres().await;
     assert_eq!(probe_postgres(&place.url()).await.unwrap(), Schema::Absent);
