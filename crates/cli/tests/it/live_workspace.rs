@@ -140,7 +140,7 @@ fn services_are_tried_and_started_where_they_belong() {
         {"name": "web server", "command": "echo up > app/up; exec sleep 1000"},
     ]}));
     assert_eq!(started[0]["exitCode"], Value::Null, "{}", started[0]);
-    let up = "until [ -e app/up ]; do sleep 0.05; done; pgrep -xc sleep";
+    let up = "until [ -e app/up ] && pgrep -x sleep >/dev/null; do sleep 0.05; done; pgrep -xc sleep";
     assert_eq!(real.shell(&real.session, up), "1");
     let many: Vec<Value> = (0..11).map(|_| json!({"name": "n", "command": "true"})).collect();
     assert_eq!(run(json!({ "commands": many }))[0]["name"], "Error");
