@@ -46,7 +46,7 @@ use crate::sources::{
     ConnectorSource, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations, LiveSandboxes,
     PlatformSource, Registry, ServicesSource, UPLOADS, agent_files,
 };
-use crate::sweep::keep_sweeping;
+use crate::sweep::{SweepServices, keep_sweeping};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
@@ -212,7 +212,7 @@ impl Gateway {
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let app = self.app.clone();
         tokio::spawn(async move { app.actions.announce_waiting(&app.closing).await });
-        let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
+        let mut sweep = tokio::spawn(keep_sweeping(sweep_services(&self.app)));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
         let schedules = tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.closing.clone()));
         let runner = Arc::new(Runner::new(self.app.automations.clone(), self.app.sessions.clone()));
@@ -243,7 +243,7 @@ impl Gateway {
             self.app.runtime.networks.close().await;
         };
         if tokio::time::timeout(CLOSING_SERVER, recorded).await.is_err() {
-            tracing::warn!("not all that sandboxes reached is on record");
+            tracing::warn!("some egress records could not be written");
         }
         let patience = match self.app.config.database {
             Database::Sqlite => CLOSING_FILE,
@@ -298,7 +298,7 @@ fn connect(
     (git, sources)
 }
 
-/// What calls the servers of connectors.
+/// Builds the client of the connectors' servers.
 fn connectors(config: &Config, parts: &Parts) -> Connectors {
     let Parts { vault, outbound, clock, .. } = parts;
     Connectors::new(vault.clone(), outbound.clone(), config.allowed_hosts.clone(), clock.clone())
@@ -404,6 +404,19 @@ fn sessions(
         admission,
         runtime: runtime.clone(),
         instance: instance.to_owned(),
+    }
+}
+
+/// Collects what the sweep needs.
+fn sweep_services(app: &App) -> SweepServices {
+    SweepServices {
+        store: app.store.clone(),
+        clock: app.clock.clone(),
+        hubs: app.hubs.clone(),
+        runtime: app.runtime.clone(),
+        instance: app.instance.clone(),
+        egress_keep: app.config.egress_keep,
+        closing: app.closing.clone(),
     }
 }
 

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The layers from top to bottom. Modules of one layer do not name each other.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 13] = [
     &["boot"],
-    &["sweep"],
     &["edge", "app"],
     &["automations"],
     &["actions"],
-    &["sessions"],
+    &["sessions", "sweep"],
     &["hub"],
     &["sources"],
     &["git", "connectors"],
@@ -98,11 +97,16 @@ fn edges() -> BTreeSet<(String, String)> {
 
 /// The files of a module that name a crate.
 fn files_that_name(module: &str, name: &str) -> Vec<PathBuf> {
+    files_with(module, &format!("{name}::"))
+}
+
+/// The files of a module whose text contains `text`.
+fn files_with(module: &str, text: &str) -> Vec<PathBuf> {
     let mut files = vec![sources().join(module).with_extension("rs")];
     if sources().join(module).is_dir() {
         rust_files(&sources().join(module), &mut files);
     }
-    files.retain(|file| std::fs::read_to_string(file).unwrap().contains(&format!("{name}::")));
+    files.retain(|file| std::fs::read_to_string(file).unwrap().contains(text));
     files
 }
 
@@ -132,6 +136,16 @@ fn dependencies_point_down() {
     assert!(new.is_empty(), "these modules name one of their own layer or above it: {new:?}");
     let gone: Vec<_> = known.difference(&upward).collect();
     assert!(gone.is_empty(), "these exceptions are not needed any more: {gone:?}");
+}
+
+/// Everything but `edge` and `boot` receives what it needs, so that the signature of a function says what it can reach.
+#[test]
+fn only_edge_and_boot_name_the_state_of_all_parts() {
+    let layers = LAYERS.iter().copied().flatten().filter(|module| !["boot", "edge", "app"].contains(module));
+    for module in layers {
+        assert_eq!(files_with(module, "AppState"), Vec::<PathBuf>::new(), "{module}");
+    }
+    assert_eq!(files_with("boot", "AppState").len(), 1, "the check finds a name that is used");
 }
 
 /// Live sessions know nothing of HTTP, so that other callers than requests and sockets can use them.
