@@ -3,7 +3,7 @@
 /// A part of the instructions. No part names a tool, because an agent may lack it: each tool brings its own sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Where the agent is.
+    /// The description of the place where the agent runs.
     Proliferate,
     Setup,
     Coding,
@@ -40,7 +40,7 @@ pub struct Instructions<'a> {
     pub base: &'a [Part],
     /// A text that replaces the base.
     pub custom: Option<&'a str>,
-    /// What holds whatever the base is.
+    /// The rules that follow every base prompt.
     pub rules: &'a [Part],
     /// The name of each tool, and when to use it.
     pub tools: Vec<(&'a str, &'a str)>,

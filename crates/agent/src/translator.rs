@@ -7,7 +7,7 @@ use proto::socket::{OpenQuestion, QuestionKind, ServerMessage};
 
 use crate::{History, PendingRequest};
 
-/// What a translator makes of events: messages and effects.
+/// The output of a translator: messages and effects.
 #[derive(Debug, Default)]
 pub struct Output {
     /// To broadcast to all clients, in this order.

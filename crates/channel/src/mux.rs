@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+pub(crate) use entry::ClosingFrame;
 use entry::Entry;
-pub(crate) use entry::Final;
 use pings::Pings;
 
 use crate::error::{ChannelError, Violation};
@@ -92,8 +92,8 @@ impl Mux {
             Frame::Data(id, lane, bytes) => self.stream_for_peer(id)?.receive_data(id, lane, bytes),
             Frame::Control(id, bytes) => self.stream_for_peer(id)?.receive_control(id, bytes),
             Frame::End(id) => self.stream_for_peer(id)?.receive_end(id),
-            Frame::Done(id, result) => self.receive_final(id, Final::Done(result)),
-            Frame::Reset(id, reason) => self.receive_final(id, Final::Reset(reason)),
+            Frame::Done(id, result) => self.receive_final(id, ClosingFrame::Done(result)),
+            Frame::Reset(id, reason) => self.receive_final(id, ClosingFrame::Reset(reason)),
             Frame::Credit(id, flow, amount) => self.stream_for_peer(id)?.receive_credit(id, flow, amount),
             Frame::Ping(number) => {
                 wake(&mut self.schedule.writer);
@@ -182,7 +182,7 @@ impl Mux {
         self.last_opened = id;
         let entry = self.streams.entry(id).or_insert_with(|| Entry::new(None, None));
         if self.shutting_down {
-            entry.finish(Final::refusal());
+            entry.finish(ClosingFrame::refusal());
             self.schedule.add(id, entry);
         } else {
             self.pending_opens.push_back((id, request));
@@ -191,7 +191,7 @@ impl Mux {
         Ok(())
     }
 
-    fn receive_final(&mut self, id: StreamId, last: Final) -> Result<(), Violation> {
+    fn receive_final(&mut self, id: StreamId, last: ClosingFrame) -> Result<(), Violation> {
         let entry = self.stream_for_peer(id)?;
         entry.receive_final(last);
         if entry.is_closed() {

@@ -23,7 +23,7 @@ use crate::driver::Shared;
 use crate::error::StreamError;
 use crate::frame::{Lane, MAX_PAYLOAD, StreamId};
 use crate::limits::MAX_CONTROL;
-use crate::mux::Final;
+use crate::mux::ClosingFrame;
 use crate::window::Chunk;
 
 /// One stream. Destructure it to use its parts from several tasks.
@@ -85,14 +85,14 @@ impl Sender {
         if result.len() > MAX_PAYLOAD {
             return Err(StreamError::TooLong { length: result.len(), most: MAX_PAYLOAD });
         }
-        self.0.shared.mux().finish(self.0.id, Final::Done(result));
+        self.0.shared.mux().finish(self.0.id, ClosingFrame::Done(result));
         Ok(())
     }
 
     /// Aborts the stream. Unwritten data is dropped, unless [`Sender::end`] was called. A long reason is truncated.
     pub fn reset(self, reason: &str) {
         let reason = &reason.as_bytes()[..reason.floor_char_boundary(MAX_CONTROL)];
-        self.0.shared.mux().finish(self.0.id, Final::Reset(Bytes::copy_from_slice(reason)));
+        self.0.shared.mux().finish(self.0.id, ClosingFrame::Reset(Bytes::copy_from_slice(reason)));
     }
 }
 
@@ -159,7 +159,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.mux().finish(self.id, Final::dropped());
+        self.shared.mux().finish(self.id, ClosingFrame::dropped());
     }
 }
 

@@ -192,7 +192,7 @@ pub(crate) struct WhichMember {
     pub(crate) org: Option<String>,
 }
 
-/// Which organization a command acts on.
+/// The organization that a command acts on.
 #[derive(Args)]
 pub(crate) struct WhichOrg {
     /// The organization, by name or id [default: the first one]

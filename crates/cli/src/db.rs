@@ -92,7 +92,7 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
         Database::Sqlite => None,
         Database::Postgres(url) => Some(InstanceLock::acquire(url.expose_secret(), Duration::ZERO).await?),
     };
-    if !yes && !confirmed(file)? {
+    if !yes && !confirm_restore(file)? {
         return Err(Failure::failed("nothing was changed"));
     }
     let spinner = context.out.spinner("restoring");
@@ -129,7 +129,7 @@ async fn restore_postgres(url: &SecretString, dump: &Path) -> Result<(), Failure
     run_tool(load.arg(script.path())).await
 }
 
-fn confirmed(file: &Path) -> Result<bool, Failure> {
+fn confirm_restore(file: &Path) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("this replaces the database: add --yes to do it without a terminal"));
     }

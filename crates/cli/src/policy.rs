@@ -49,7 +49,7 @@ fn check(context: &Context, dir: Option<PathBuf>) -> Result<(), Failure> {
             return Ok(());
         }
         Err(RulesError::Wrong { first, others }) => (first, others),
-        Err(unreadable) => return Err(unusable(unreadable)),
+        Err(unreadable) => return Err(invalid_policy(unreadable)),
     };
     let mistakes: Vec<&PolicyError> = [&first].into_iter().chain(&others).collect();
     let place = |file: &str| dir.as_ref().map_or_else(|| file.into(), |dir| dir.join(file));
@@ -95,12 +95,12 @@ fn load(dir: Option<&Path>) -> Result<Policy, Failure> {
             let advice = format!("`proliferate policy check {}` shows all mistakes", dir.display());
             Failure::failed(format!("{}: {first}", dir.display())).and(&advice)
         }
-        (other, _) => unusable(other),
+        (other, _) => invalid_policy(other),
     })
 }
 
 /// Describes a policy that cannot be loaded without naming the setting: the folder may come from the command line.
-fn unusable(error: RulesError) -> Failure {
+fn invalid_policy(error: RulesError) -> Failure {
     match error {
         RulesError::Unreadable { path, source } => {
             Failure::failed(format!("cannot read {}: {source}", path.display()))

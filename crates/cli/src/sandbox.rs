@@ -1,7 +1,7 @@
 //! `sandbox`: manages sandboxes by hand. They are identical to those of sessions; `run` and `bench` need no gateway.
 
 mod bench;
-mod reached;
+mod egress_summary;
 mod terminal;
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use gateway::runtime::{SandboxHandle, SandboxRequest, Sandboxes, proxy_of};
 use sandbox::{Isolation, SandboxId, SandboxInfo, SandboxState};
 use serde_json::json;
 
-use self::reached::Reached;
+use self::egress_summary::EgressSummary;
 use crate::args::SandboxCommand;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -34,12 +34,12 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
         SandboxCommand::Run { offline, command } => {
             let mode = if offline { Mode::Offline } else { Mode::Open };
             let id = fresh_id(context)?;
-            let (recorder, reached) = Reached::of(&id, &context.config.data_dir);
+            let (recorder, summary) = EgressSummary::of(&id, &context.config.data_dir);
             let handle = start(context, &sandboxes, id.clone(), mode, recorder).await?;
             let ended = terminal::run(&handle.inside, command).await;
             drop(handle);
             let terminated = sandboxes.provider.terminate(&id).await;
-            reached.show(context.out).await;
+            summary.show(context.out).await;
             terminated?;
             ended
         }

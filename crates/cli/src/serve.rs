@@ -31,7 +31,7 @@ pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failu
     if context.out.is_json() {
         announce(&gateway, link.as_ref());
     } else {
-        greet(context, &gateway, link.as_ref());
+        print_welcome(context, &gateway, link.as_ref());
     }
     if let Some(warning) = exposed(&gateway) {
         warn(&warning);
@@ -180,7 +180,7 @@ fn exposed(gateway: &Gateway) -> Option<String> {
     })
 }
 
-fn greet(context: &Context, gateway: &Gateway, link: Option<&SecretString>) {
+fn print_welcome(context: &Context, gateway: &Gateway, link: Option<&SecretString>) {
     let app = &gateway.app;
     let model = match &app.llm.providers()[..] {
         [] => "built-in script, no account needed (set ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one)"

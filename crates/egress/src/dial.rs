@@ -12,7 +12,7 @@ use crate::host::{Host, Target};
 use crate::limits::Limits;
 use crate::record::Failure;
 use crate::resolve::Resolve;
-use crate::rules::{Denial, Grounds, Rules};
+use crate::rules::{AllowReason, Denial, Rules};
 
 /// At most this many addresses of a name are tried.
 const MAX_ADDRESSES: usize = 8;
@@ -38,7 +38,7 @@ impl Dialer {
         &self,
         rules: &Rules,
         target: &Target,
-        grounds: &Grounds,
+        grounds: &AllowReason,
     ) -> Result<(TcpStream, SocketAddr), DialError> {
         let addresses = self.lookup(&target.host).await?;
         // One bad address refuses the name: a name with public and private addresses is an attack or a mistake.
@@ -68,7 +68,7 @@ impl Dialer {
         &self,
         rules: &Rules,
         target: &Target,
-        grounds: &Grounds,
+        grounds: &AllowReason,
         address: IpAddr,
     ) -> Result<(), DialError> {
         if let Some(rule) = rules.denies_address(address, target.port) {

@@ -39,4 +39,4 @@ pub use record::{
     Verdict, record_queue,
 };
 pub use resolve::{Lookup, Resolve, ScriptedResolver, SystemResolver};
-pub use rules::{Denial, Grounds, HostRule, Mode, RuleError, Rules};
+pub use rules::{AllowReason, Denial, HostRule, Mode, RuleError, Rules};

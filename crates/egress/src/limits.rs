@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What one sandbox may use of the proxy. The defaults are for production; tests use smaller values.
+/// The limits of one sandbox at the proxy. The defaults are for production; tests use smaller values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Concurrent connections.

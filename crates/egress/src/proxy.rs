@@ -22,9 +22,9 @@ use crate::meter::Metered;
 use crate::rate_limit::RateLimiter;
 use crate::record::{Counters, Entry, Failure, Kind, Recorder, Refusal, RequestEnd, RequestLog, Verdict};
 use crate::resolve::Resolve;
-use crate::rules::{Grounds, Rules};
+use crate::rules::{AllowReason, Rules};
 
-/// What a proxy needs.
+/// The settings and parts of a proxy.
 pub struct Config {
     /// Read for each request, and again for open requests whenever the rules change.
     pub rules: watch::Receiver<Arc<Rules>>,
@@ -186,7 +186,7 @@ impl Shared {
         &self,
         rules: &Rules,
         head: &RequestHead,
-        grounds: &Grounds,
+        grounds: &AllowReason,
         entry: &mut Entry<'_>,
     ) -> Result<TcpStream, ErrorResponse> {
         let refusal = match self.dialer.dial(rules, &head.target, grounds).await {

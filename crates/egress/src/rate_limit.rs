@@ -14,7 +14,7 @@ pub(crate) struct RateLimiter {
     each: Duration,
     /// The size of a burst, as the time it takes at the sustained rate.
     ahead: Duration,
-    /// When all requests so far would have been sent at the sustained rate.
+    /// The time at which all requests so far would have been sent at the sustained rate.
     through: Mutex<Duration>,
 }
 

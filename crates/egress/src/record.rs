@@ -14,7 +14,7 @@ use crate::address::AddressClass;
 use crate::fields::HeadError;
 use crate::host::Target;
 use crate::meter::Meter;
-use crate::rules::{Denial, Grounds};
+use crate::rules::{AllowReason, Denial};
 
 /// One request, or one connection on which no request could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Kind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    Allowed(Grounds),
+    Allowed(AllowReason),
     Refused(Refusal),
 }
 

@@ -19,14 +19,14 @@ use crate::host::{Host, Target, TargetError, parse_port, split_port};
 const OPEN_PORTS: [u16; 2] = [80, 443];
 const BLOCKED_PORT: u16 = 25;
 
-/// What is allowed when no rule matches.
+/// The default for targets that no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Every public host.
     Open,
-    /// Only what the allow list names.
+    /// Sandboxes reach only hosts on the allow list.
     AllowList,
-    /// Nothing, whatever the lists say.
+    /// Sandboxes reach nothing, whatever the lists say.
     Offline,
 }
 
@@ -53,9 +53,9 @@ enum Hosts {
     One(Host),
 }
 
-/// Why a target may be reached.
+/// The reason why a target may be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Grounds {
+pub enum AllowReason {
     /// The mode is open and the port is 80 or 443.
     Public,
     /// An entry of the allow list matches.
@@ -127,7 +127,7 @@ impl Rules {
     }
 
     /// Decides before the target is resolved.
-    pub fn decide(&self, target: &Target) -> Result<Grounds, Denial> {
+    pub fn decide(&self, target: &Target) -> Result<AllowReason, Denial> {
         if self.mode == Mode::Offline {
             return Err(Denial::Offline);
         }
@@ -138,13 +138,13 @@ impl Rules {
             return Err(Denial::Denied(target.clone(), rule.clone()));
         }
         if let Some(exception) = self.private.iter().find(|exception| *exception == target) {
-            return Ok(Grounds::Private(exception.clone()));
+            return Ok(AllowReason::Private(exception.clone()));
         }
         if let Some(rule) = self.allow.iter().find(|rule| rule.allows(target)) {
-            return Ok(Grounds::Listed(rule.clone()));
+            return Ok(AllowReason::Listed(rule.clone()));
         }
         match self.mode {
-            Mode::Open if OPEN_PORTS.contains(&target.port) => Ok(Grounds::Public),
+            Mode::Open if OPEN_PORTS.contains(&target.port) => Ok(AllowReason::Public),
             Mode::Open => Err(Denial::PortClosed(target.clone())),
             Mode::AllowList | Mode::Offline => Err(Denial::NotListed(target.clone())),
         }
@@ -157,7 +157,7 @@ impl Rules {
     }
 }
 
-impl Grounds {
+impl AllowReason {
     /// Whether these grounds permit an address of this class.
     pub(crate) fn reach(&self, class: AddressClass) -> bool {
         use AddressClass as Class;
@@ -241,7 +241,7 @@ impl fmt::Display for HostRule {
     }
 }
 
-impl fmt::Display for Grounds {
+impl fmt::Display for AllowReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Public => f.write_str("public hosts are allowed"),

@@ -254,12 +254,12 @@ fn make_folder(settings: &GateSettings) -> Result<(), SigningKeyError> {
 fn prepare(settings: &GateSettings) -> Result<(), SigningKeyError> {
     make_folder(settings)?;
     let path = checkpoint_file(settings);
-    mend(&path).map_err(|source| SigningKeyError::Folder { path, source })
+    remove_partial_checkpoint(&path).map_err(|source| SigningKeyError::Folder { path, source })
 }
 
 /// Removes a partial checkpoint that a power cut left at the end of the file. It was never announced, and anything
 /// appended after it could not be read.
-fn mend(file: &Path) -> io::Result<()> {
+fn remove_partial_checkpoint(file: &Path) -> io::Result<()> {
     let bytes = match fs::read(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
@@ -353,13 +353,13 @@ mod tests {
     fn a_checkpoint_that_a_power_cut_left_unfinished_is_taken_off_and_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("checkpoints.txt");
-        mend(&file).unwrap();
+        remove_partial_checkpoint(&file).unwrap();
         let checkpoint = format!("{}\n", Checkpoint::sign(&signing_key(&[7; 32]), &Tree::default()));
         let whole = checkpoint.repeat(2);
         for cut in 0..=checkpoint.len() {
             let torn = [whole.as_bytes(), &checkpoint.as_bytes()[..cut]].concat();
             fs::write(&file, &torn).unwrap();
-            mend(&file).unwrap();
+            remove_partial_checkpoint(&file).unwrap();
             append(&file, &checkpoint).unwrap();
             let left = fs::read_to_string(&file).unwrap();
             let read = Checkpoint::parse_all(&left).unwrap();
@@ -368,7 +368,7 @@ mod tests {
         // Damage elsewhere in the file must not be removed.
         let forged = whole.replacen("proliferate", "", 1);
         fs::write(&file, &forged).unwrap();
-        mend(&file).unwrap();
+        remove_partial_checkpoint(&file).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), forged);
     }
 

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// How much longer than the tool's own timeout a caller waits for another instance.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// What an existing run means for a request with its id.
+/// The meaning of an existing run for a request with its id.
 pub(crate) enum ExistingRun {
     /// The run belongs to another caller or another request.
     Conflict,

@@ -207,7 +207,7 @@ impl Governance<'_> {
     /// afterwards. If the rotation is interrupted in between, the next attempt finishes it.
     pub async fn rotate_key(&self) -> Result<(PublicKey, PublicKey), GovernanceError> {
         let path = self.settings.audit_key_file.clone();
-        let next_path = beside(&path);
+        let next_path = next_key_path(&path);
         let failed = |source| GovernanceError::File { path: next_path.clone(), source };
         // Held until the end: two concurrent rotations would leave a ledger that nobody can verify.
         let _held = hold(&path)?;
@@ -243,7 +243,7 @@ impl Governance<'_> {
         }
         // The key has another name until the ledger records it, so that a gateway that starts meanwhile does not sign
         // with it.
-        let next_path = beside(&path);
+        let next_path = next_key_path(&path);
         let failed = |source| GovernanceError::File { path: next_path.clone(), source };
         let key = signing_key(&read_or_make(&next_path, self.rng)?);
         if key_in_force(self.store).await?.as_ref() != Some(key.public()) {
@@ -360,7 +360,7 @@ fn hold(path: &Path) -> Result<File, GovernanceError> {
 }
 
 /// The path of the next key during a rotation.
-fn beside(path: &Path) -> PathBuf {
+fn next_key_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
     name.into()

@@ -44,7 +44,7 @@ pub(crate) struct JudgedCall {
     pub(crate) writes: Option<Write>,
     /// The ticket, in a break-glass lane.
     pub(crate) ticket: Option<String>,
-    /// When it started, if it had waited for approval before.
+    /// The start time of a run that had waited for approval before.
     pub(crate) started_at: Option<DateTime<Utc>>,
 }
 

@@ -83,7 +83,7 @@ pub use tool::{
     Definition, EXPORT, Failure, Output, Outside, Review, SourceError, Sources, Tool, ToolScope, Within, Work,
 };
 pub use upkeep::keep_gate;
-pub use verify::{Difference, Verified, VerifyError, verify_database};
+pub use verify::{Difference, Verification, VerifyError, verify_database};
 pub use vocabulary::{wire_mode, wire_risk, wire_source};
 
 /// An instance that was not seen for this long counts as dead, and its calls as orphaned. An instance on the same

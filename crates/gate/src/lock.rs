@@ -25,7 +25,7 @@ pub(crate) struct SafetyLockReading {
 #[derive(Clone, Copy)]
 struct Reading {
     engaged: bool,
-    /// When the lock was read, by the clock above.
+    /// The time at which the lock was read, by the clock above.
     at: Duration,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct InFlight {
 }
 
 /// The outcome of a claim.
-enum Claimed {
+enum ClaimOutcome {
     /// This instance executes the call, or has executed it in the same transaction.
     Ours,
     /// A run with this id exists.
@@ -186,7 +186,7 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
                 let written = gate.store.gate_write(gate.claim(judgement)).await;
                 let outside = effect.unwrap_or(outside);
                 match claimed(written) {
-                    Claimed::Ours => {
+                    ClaimOutcome::Ours => {
                         let Judgement { call, versions, .. } = judgement;
                         Some(execute(gate, call, Execute { tool, outside, versions }).await)
                     }
@@ -218,7 +218,7 @@ async fn record_ended(gate: &Gate, judgement: &Judgement, prepared: Prepared) ->
         (written, result) = (gate.store.gate_write(write).await, refused);
     }
     match claimed(written) {
-        Claimed::Ours => {
+        ClaimOutcome::Ours => {
             crash_point("gate-settled");
             gate.calls.recent.insert(request.key(), request.fingerprint(), &result);
             Some(result)
@@ -227,27 +227,27 @@ async fn record_ended(gate: &Gate, judgement: &Judgement, prepared: Prepared) ->
     }
 }
 
-fn claimed(written: Result<Written, StoreError>) -> Claimed {
+fn claimed(written: Result<Written, StoreError>) -> ClaimOutcome {
     match written {
-        Ok(Written::Done) => Claimed::Ours,
-        Ok(Written::Known(run)) => Claimed::Exists(run),
+        Ok(Written::Done) => ClaimOutcome::Ours,
+        Ok(Written::Known(run)) => ClaimOutcome::Exists(run),
         Ok(
             Written::ParentInactive
             | Written::NotYours
             | Written::Gone
             | Written::Overdue
             | Written::TooManyWaiting,
-        ) => Claimed::Stale,
-        Err(error) => Claimed::Failed(error),
+        ) => ClaimOutcome::Stale,
+        Err(error) => ClaimOutcome::Failed(error),
     }
 }
 
-async fn unclaimed(gate: &Gate, call: &JudgedCall, claimed: Claimed) -> Option<CallResult> {
+async fn unclaimed(gate: &Gate, call: &JudgedCall, claimed: ClaimOutcome) -> Option<CallResult> {
     match claimed {
-        Claimed::Ours | Claimed::Stale => None,
-        Claimed::Exists(run) => Some(follow(gate, call, *run).await),
+        ClaimOutcome::Ours | ClaimOutcome::Stale => None,
+        ClaimOutcome::Exists(run) => Some(follow(gate, call, *run).await),
         // If the claim cannot be recorded, the call is not executed.
-        Claimed::Failed(error) => Some(unavailable(&call.request, &error.into())),
+        ClaimOutcome::Failed(error) => Some(unavailable(&call.request, &error.into())),
     }
 }
 

@@ -6,7 +6,8 @@ use proto::{RunKind, RunStatus, ToolErrorCode};
 use serde::Serialize;
 use serde_json::Value;
 use store::{
-    Called, Change, Effect, Ended, GateWrite, JsonText, NewArtifact, NewEvent, NewInvocation, NewRun, Waiting,
+    CallDetails, Change, Effect, Ended, GateWrite, JsonText, NewArtifact, NewEvent, NewInvocation, NewRun,
+    Waiting,
 };
 
 use crate::approvals::{LIFETIME, MAX_WAITING};
@@ -98,7 +99,7 @@ impl Gate {
             actor: JsonText::of(&request.caller.actor),
             role_id: request.caller.role.clone(),
             lane_id: Some(request.target.lane.clone()),
-            call: Some(Called {
+            call: Some(CallDetails {
                 tool: request.target.tool.clone(),
                 operation: request.target.operation.clone(),
                 request_hash: request.request_hash.to_string(),
@@ -234,8 +235,8 @@ pub fn shown_text(text: &str) -> String {
     Redactor::new(std::iter::empty::<&str>()).map_or_else(|_| String::new(), |redactor| redactor.text(text))
 }
 
-/// Who produced the response. A refusal by the gate is not hashed as a tool's response, and causes no
-/// further events.
+/// The producer of the response. A refusal by the gate is not hashed as a tool's response, and causes no further
+/// events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Responder {
     Tool,

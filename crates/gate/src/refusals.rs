@@ -58,11 +58,11 @@ pub(crate) struct Refusals {
     refused: Rate,
     runs: Rate,
     clock: Clock,
-    unrecorded: Mutex<HashMap<(Option<OrgId>, String), Unrecorded>>,
+    unrecorded: Mutex<HashMap<(Option<OrgId>, String), UnrecordedCalls>>,
 }
 
 /// The calls of one caller that are not recorded individually.
-struct Unrecorded {
+struct UnrecordedCalls {
     actor: Claim,
     calls: u64,
     since: Duration,
@@ -108,15 +108,15 @@ impl Refusals {
 
     pub(crate) fn count(&self, (org, actor): (Option<OrgId>, Claim), calls: u64) {
         let since = self.clock.elapsed();
-        let new = |actor| Unrecorded { actor, calls: 0, since };
+        let new = |actor| UnrecordedCalls { actor, calls: 0, since };
         let key = (org, actor.actor_id.clone());
         self.unrecorded.lock().entry(key).or_insert_with(|| new(actor)).calls += calls;
     }
 
     /// Removes and returns the counts that are at least a minute old, or all of them.
-    fn due(&self, all: bool) -> Vec<(Option<OrgId>, Unrecorded)> {
+    fn due(&self, all: bool) -> Vec<(Option<OrgId>, UnrecordedCalls)> {
         let now = self.clock.elapsed();
-        let ripe = |counted: &Unrecorded| all || now.saturating_sub(counted.since) >= WINDOW;
+        let ripe = |counted: &UnrecordedCalls| all || now.saturating_sub(counted.since) >= WINDOW;
         let due = self.unrecorded.lock().extract_if(|_, counted| ripe(counted)).collect::<Vec<_>>();
         due.into_iter().map(|((org, _), counted)| (org, counted)).collect()
     }
@@ -192,7 +192,7 @@ impl Gate {
     pub(crate) async fn record_refusals(&self, all: bool) -> Result<(), StoreError> {
         let versions = self.rules.policy().pins().versions();
         let mut due = self.refusals.due(all).into_iter();
-        while let Some((org, Unrecorded { actor, calls, .. })) = due.next() {
+        while let Some((org, UnrecordedCalls { actor, calls, .. })) = due.next() {
             let mut new = self.audit.event(org, ActionType::ToolCall, Outcome::Deny, &actor, &versions);
             let reason = format!("{calls} calls beyond the caller's share are not recorded one by one");
             new.event.outcome_reason = Some(Text::cut(&reason));
@@ -206,7 +206,7 @@ impl Gate {
             });
             if let Err(error) = self.store.gate_write(GateWrite::new(Change::Nothing, vec![new])).await {
                 self.refusals.count((org, actor), calls);
-                for (org, Unrecorded { actor, calls, .. }) in due {
+                for (org, UnrecordedCalls { actor, calls, .. }) in due {
                     self.refusals.count((org, actor), calls);
                 }
                 return Err(error);

@@ -33,9 +33,9 @@ pub enum CallOutcome {
     Waiting(InvocationId),
     /// The id was used before for a different call.
     Conflict,
-    /// Nothing was recorded, and a retry may succeed.
+    /// The call was not recorded, and a retry may succeed.
     Unavailable,
-    /// Nothing was recorded, because the caller's share is used up. A retry makes sense after this many seconds.
+    /// The call was not recorded, because the caller's share is used up. A retry makes sense after this many seconds.
     OverShare {
         retry_after: u64,
     },

@@ -139,8 +139,8 @@ impl Gate {
         };
         let (org, run_id) = (new.org, new.run_id.clone());
         let case = new.case.clone().or_else(|| parent.as_ref().and_then(|run| run.case_id.clone()));
-        let started = self.tell(&new, case.as_deref(), &versions, "the run is running");
-        let mut allowed = self.tell(&new, case.as_deref(), &versions, "the caller may start runs");
+        let started = self.run_event(&new, case.as_deref(), &versions, "the run is running");
+        let mut allowed = self.run_event(&new, case.as_deref(), &versions, "the caller may start runs");
         allowed.event.action_type = ActionType::AuthzDecision;
         allowed.event.outcome = Outcome::Allow;
         allowed.event.authz = Some(Authz {
@@ -223,7 +223,13 @@ impl Gate {
         }
     }
 
-    fn tell(&self, new: &NewRunRequest, case: Option<&str>, versions: &Versions, reason: &str) -> NewEvent {
+    fn run_event(
+        &self,
+        new: &NewRunRequest,
+        case: Option<&str>,
+        versions: &Versions,
+        reason: &str,
+    ) -> NewEvent {
         let mut event =
             self.audit.event(Some(new.org), ActionType::System, Outcome::Success, &new.actor, versions);
         describe(&mut event, &new.run_id, case, new.kind, reason);

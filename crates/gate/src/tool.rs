@@ -41,7 +41,7 @@ pub struct ToolScope {
 #[error("the source {source_id} cannot be asked for its tools: {problem}")]
 pub struct SourceError {
     pub source_id: String,
-    /// For operators and callers, so without secrets and without what a remote server sent.
+    /// The text is for operators and callers, so it contains no secrets and nothing that a remote server sent.
     pub problem: String,
 }
 

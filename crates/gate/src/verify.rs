@@ -15,7 +15,7 @@ use proto::OrgId;
 use store::{AuditReader, EventRow, RunRow, Store, StoreError};
 
 pub use difference::Difference;
-use governed::Governed;
+use governed::GovernanceState;
 use runs::Runs;
 
 /// The number of events read per batch.
@@ -23,7 +23,7 @@ const PAGE: i64 = 5_000;
 
 /// The result of a successful verification.
 #[derive(Debug)]
-pub struct Verified {
+pub struct Verification {
     pub report: Report,
     pub runs: u64,
     pub artifacts: u64,
@@ -47,7 +47,7 @@ pub async fn verify_database(
     checkpoints: Vec<Checkpoint>,
     key: Option<PublicKey>,
     progress: &dyn Fn(u64),
-) -> Result<Verified, VerifyError> {
+) -> Result<Verification, VerifyError> {
     let mut reader = store.audit_reader().await?;
     let rows = ends::own_checkpoints(&mut reader).await?;
     let mut verifier = Verifier::new(checkpoints.clone(), key);
@@ -67,8 +67,9 @@ async fn verify(
     reader: &mut AuditReader,
     verifier: Verifier,
     progress: &dyn Fn(u64),
-) -> Result<Verified, VerifyError> {
-    let mut pass = Pass { verifier, governed: Governed::default(), runs: Runs::default(), events: 0 };
+) -> Result<Verification, VerifyError> {
+    let mut pass =
+        LedgerPass { verifier, governed: GovernanceState::default(), runs: Runs::default(), events: 0 };
     let mut limit = PAGE;
     loop {
         match reader.events(pass.events, limit).await {
@@ -95,18 +96,18 @@ async fn verify(
     let runs = pass.runs.finish(reader).await?;
     pass.governed.check(reader).await?;
     let artifacts = artifacts::check_all(reader).await?;
-    Ok(Verified { report, runs, artifacts })
+    Ok(Verification { report, runs, artifacts })
 }
 
 /// One pass through the ledger, and the state collected on it.
-struct Pass {
+struct LedgerPass {
     verifier: Verifier,
-    governed: Governed,
+    governed: GovernanceState,
     runs: Runs,
     events: u64,
 }
 
-impl Pass {
+impl LedgerPass {
     async fn page(&mut self, reader: &mut AuditReader, rows: Vec<EventRow>) -> Result<(), VerifyError> {
         let mut events: Vec<(EventRow, Event)> = Vec::with_capacity(rows.len());
         for row in rows {

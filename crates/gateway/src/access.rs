@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 pub enum Cell {
     Yes,
     No,
-    /// Only for what this caller created, or what belongs to its own session.
+    /// Allowed for objects that this caller created, or that belong to its own session.
     Own,
-    /// Only for owners; used in the column of admins and owners.
+    /// Allowed for owners; used in the column of admins and owners.
     Owner,
 }
 

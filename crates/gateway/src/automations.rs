@@ -26,7 +26,7 @@ const HOOKS: RateLimits = RateLimits {
     address: Quota { per_minute: 300, burst: 100 },
 };
 
-/// What automations depend on.
+/// The parts of the gateway that automations use.
 pub struct Automations {
     store: Store,
     clock: Clock,

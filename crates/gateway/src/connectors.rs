@@ -23,7 +23,7 @@ use listings::Listings;
 /// The maximum number of characters of a tool's own account of why it failed.
 const MAX_FAILURE: usize = 1000;
 
-/// What the connectors need.
+/// The parts of the gateway that connectors use.
 pub struct Connectors {
     vault: Vault,
     guard: Guard,
@@ -178,7 +178,7 @@ impl Connectors {
     }
 }
 
-/// What a caller gets for the end of a call.
+/// Converts the end of a call to the result for its caller.
 fn read_outcome(outcome: CallOutcome) -> Result<Output, Failure> {
     let CallOutcome { result, sent, secrets } = outcome;
     let Ok(redactor) = Redactor::new(secrets) else {

@@ -41,7 +41,7 @@ pub(crate) use push::{Operation, PushGrants, PushSlots};
 pub(crate) use read::{FETCH, ForgeReads, ReadError};
 pub(crate) use workspace::{GitError, WorkspaceRepo, failed};
 
-/// What git needs of the gateway.
+/// The parts of the gateway that git uses.
 pub struct GitService {
     pub(crate) settings: GitSettings,
     pub(crate) store: Store,

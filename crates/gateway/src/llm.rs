@@ -40,7 +40,7 @@ const LONGEST_NAME: usize = 100;
 /// The host of OpenAI's own API, which differs from those that are compatible with it.
 const OPENAI: &str = "api.openai.com";
 
-/// What answers model requests, by API. An API without a provider is absent. The scripted model has both.
+/// The backends that answer model requests, by API. An API without a provider is absent. The scripted model has both.
 pub struct Llm {
     messages: Option<Backend>,
     chat: Option<Backend>,

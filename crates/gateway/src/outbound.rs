@@ -32,7 +32,7 @@ pub(crate) struct Outbound {
 impl Outbound {
     /// The client that reaches only public addresses.
     pub(crate) fn public(&self) -> reqwest::Result<&Client> {
-        made(&self.public, || builder().dns_resolver(PublicOnly).build())
+        get_or_create(&self.public, || builder().dns_resolver(PublicOnly).build())
     }
 
     /// The client that may connect to this URL. Private addresses are allowed only if the operator has listed their
@@ -52,7 +52,7 @@ impl Outbound {
 
     /// The client for hosts that the operator has listed.
     pub(crate) fn named(&self) -> reqwest::Result<&Client> {
-        made(&self.named, || builder().build())
+        get_or_create(&self.named, || builder().build())
     }
 }
 
@@ -63,7 +63,10 @@ pub(crate) fn is_allowed(allowed: &[String], url: &Url) -> bool {
 }
 
 /// Returns the client, and creates it on first use. If two threads create it at once, the first one wins.
-fn made(cell: &OnceLock<Client>, make: impl Fn() -> reqwest::Result<Client>) -> reqwest::Result<&Client> {
+fn get_or_create(
+    cell: &OnceLock<Client>,
+    make: impl Fn() -> reqwest::Result<Client>,
+) -> reqwest::Result<&Client> {
     match cell.get() {
         Some(client) => Ok(client),
         None => make().map(|client| cell.get_or_init(|| client)),

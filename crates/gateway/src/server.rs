@@ -4,7 +4,7 @@
 //! our own accept loop.
 
 mod inbound;
-mod patience;
+mod write_timeout;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use tower::ServiceExt as _;
 
 use crate::lifecycle::Lifecycle;
 pub(crate) use inbound::Inbound;
-use patience::Patient;
+use write_timeout::WriteTimeout;
 
 /// The connection limits and timeouts.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
                 request.map(axum::body::Body::new)
             });
         let patience = limits.client_timeout.saturating_mul(TIMEOUTS_PER_WRITE);
-        let stream = Patient::new(stream, patience, inbound);
+        let stream = WriteTimeout::new(stream, patience, inbound);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.client_timeout)

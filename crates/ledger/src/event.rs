@@ -141,7 +141,7 @@ string_enum!(TargetType {
 });
 string_enum!(ArtifactScope { Case = "case", Shared = "shared", System = "system" });
 string_enum!(
-    /// What an artifact's hash was computed over.
+    /// The bytes over which an artifact's hash was computed.
     HashSource { Bytes = "bytes", NormalizedText = "normalized_text", NormalizedJson = "normalized_json" }
 );
 
@@ -223,7 +223,7 @@ pub struct ArtifactRef {
     pub storage_locator: Option<Text<0, 600>>,
 }
 
-/// What kinds of confidential data an artifact contains. Informative only: nothing is enforced with it.
+/// The kinds of confidential data in an artifact. Informative only: nothing is enforced with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confidentiality {

@@ -80,7 +80,7 @@ pub enum RecordProblem {
     KeyChange,
 }
 
-/// What was verified, and what could not be proven.
+/// The numbers of verified records and checkpoints, and the claims that could not be proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub records: u64,

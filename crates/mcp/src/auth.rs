@@ -35,7 +35,7 @@ pub enum Auth {
     ClientCredentials(ClientCredentials),
 }
 
-/// What the OAuth grant "client credentials" needs.
+/// The parameters of the OAuth grant "client credentials".
 pub struct ClientCredentials {
     pub token_url: Url,
     pub client_id: SecretString,
@@ -62,7 +62,7 @@ pub fn check_header_name(name: &str) -> Result<(), AuthError> {
 #[derive(Clone, Default)]
 pub(crate) struct Credential {
     pub(crate) header: Option<(HeaderName, HeaderValue)>,
-    /// What must not come back: a server may repeat what we sent.
+    /// The secrets to redact from responses: a server may repeat what we sent.
     pub(crate) secrets: Vec<String>,
 }
 

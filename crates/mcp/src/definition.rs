@@ -120,7 +120,7 @@ impl Definition {
         self.input_schema().to_string().contains("x-mcp-header")
     }
 
-    /// What the server claims about the tool's effects.
+    /// The claims of the server about the tool's effects.
     pub fn hints(&self) -> Hints {
         let hint = |name| self.raw["annotations"][name] == json!(true);
         Hints { destructive: hint("destructiveHint"), read_only: hint("readOnlyHint") }

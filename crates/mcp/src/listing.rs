@@ -14,7 +14,7 @@ pub const MAX_LISTING: usize = 512 * 1024;
 /// The maximum number of JSON values in all definitions of one server.
 pub const MAX_LISTING_NODES: usize = 50_000;
 
-/// What a server offers.
+/// The tools that a server offers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
     pub definitions: Vec<Definition>,

@@ -76,7 +76,7 @@ pub struct Info<'a> {
     pub error: Option<Failure<'a>>,
 }
 
-/// What the agent is doing.
+/// The activity of the agent.
 #[derive(Debug)]
 pub enum Status<'a> {
     Idle,

@@ -101,7 +101,7 @@ impl Files<'_> {
         Some(Entry { secret: true, ..self.entry("session.json", &session.to_string()) })
     }
 
-    /// What the mode of the session says, and what the sandbox has.
+    /// The instructions of the session's mode and, if the sandbox has a browser, those for it.
     fn all_instructions(self) -> String {
         match self.0.browser {
             Some(_) => format!("{}\n{}", self.0.instructions, include_str!("files/browser.md")),

@@ -37,7 +37,7 @@ pub struct Decoder {
     skip: Skip,
 }
 
-/// What is skipped of an event that is too long.
+/// The rest of an event that is too long, which is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Skip {
     Nothing,

@@ -16,7 +16,7 @@ use crate::tools::HttpTool;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     pub effect: Effect,
-    /// What changed, for example `lane platform.setup`, `role SERVICE` or `tool transcription.run`.
+    /// The name of what changed, for example `lane platform.setup`, `role SERVICE` or `tool transcription.run`.
     pub subject: String,
     pub what: String,
 }
@@ -53,7 +53,7 @@ impl PastDecision {
     }
 }
 
-/// What the candidate policy knows about a tool before a decision.
+/// The facts about a tool that the candidate policy knows before a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolFacts {
     pub risk: Risk,
@@ -64,7 +64,7 @@ pub struct ToolFacts {
 
 /// A past decision that the candidate policy would make differently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Flip {
+pub struct ChangedVerdict {
     pub id: String,
     pub was: Outcome,
     pub now: Verdict,
@@ -73,7 +73,7 @@ pub struct Flip {
 /// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    pub flips: Vec<Flip>,
+    pub flips: Vec<ChangedVerdict>,
     /// How many denials by version pins were skipped: a candidate always has other versions.
     pub pinned: usize,
 }
@@ -109,7 +109,7 @@ pub fn replay(
         }
         let now = decide(candidate, &request);
         if now.outcome != was {
-            done.flips.push(Flip { id, was, now });
+            done.flips.push(ChangedVerdict { id, was, now });
         }
     }
     done

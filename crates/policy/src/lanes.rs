@@ -31,7 +31,7 @@ pub struct Lane {
     pub prohibits: BTreeSet<Flag>,
     /// The flags that the lane allows. A flag is prohibited unless it is listed here and not in `prohibits`.
     pub permits: BTreeSet<Flag>,
-    /// For a break-glass lane, the longest duration of its grants.
+    /// The longest duration of a grant, for a break-glass lane.
     pub override_minutes: Option<u64>,
     pub audit_level: Option<String>,
     pub(crate) line: usize,

@@ -21,7 +21,7 @@ mod roles;
 mod tools;
 mod yaml;
 
-pub use compare::{Change, Effect, Flip, PastDecision, Replay, ToolFacts, diff, replay};
+pub use compare::{Change, ChangedVerdict, Effect, PastDecision, Replay, ToolFacts, diff, replay};
 pub use decide::{Check, Explanation, Outcome, Step, Verdict, decide, explain};
 pub use error::PolicyError;
 pub use lanes::{Lane, Prohibition, Write, WriteMode};

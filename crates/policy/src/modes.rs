@@ -49,7 +49,7 @@ pub struct ModeKey(String);
 #[error("not an action key: expected `sourceId:actionId`, without a slash before the colon")]
 pub struct ModeKeyError;
 
-/// What a connector claims about its own tool. The claim may be false, so it can only raise the risk.
+/// The claims of a connector about its own tool. They may be false, so they can only raise the risk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hints {
     pub destructive: bool,

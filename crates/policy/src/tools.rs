@@ -18,7 +18,7 @@ pub struct HttpTool {
     /// The JSON schema of the parameters; an empty object accepts anything.
     pub schema: Value,
     pub risk: Risk,
-    /// What the tool does, for agents and for whoever approves its calls.
+    /// A description of the tool, for agents and for the people who approve its calls.
     pub description: String,
     /// The table that the tool writes to; a lane must list this write.
     pub writes: Option<Write>,

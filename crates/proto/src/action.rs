@@ -23,7 +23,7 @@ string_enums! {
         Deny = "deny",
     }
 
-    /// Where the mode comes from.
+    /// The source of the mode.
     ModeSource as "mode source" {
         /// A setting of the automation that started the session.
         AutomationOverride = "automation_override",
@@ -47,7 +47,7 @@ string_enums! {
         Failed = "failed",
         /// The policy or a human denied the invocation.
         Denied = "denied",
-        /// Nobody approved or denied the invocation in time.
+        /// The invocation was not approved or denied in time.
         Expired = "expired",
         /// The gateway stopped while the invocation ran, so whether it took effect is unknown.
         Unknown = "unknown",

@@ -13,7 +13,7 @@ string_enums! {
         Linear = "linear",
     }
 
-    /// What started a run.
+    /// The kind of trigger that started a run.
     TriggerKind as "trigger kind" {
         Manual = "manual",
         Webhook = "webhook",
@@ -47,7 +47,7 @@ string_enums! {
         Cancelled = "cancelled",
     }
 
-    /// What an agent reports at the end of its run.
+    /// The outcome that an agent reports at the end of its run.
     CompletionOutcome as "outcome" {
         Succeeded = "succeeded",
         Failed = "failed",
@@ -73,7 +73,7 @@ string_enums! {
         Resolution = "resolution",
     }
 
-    /// What a run waits for.
+    /// The event that a run waits for.
     WaitingFor as "reason to wait" {
         Question = "question",
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Where and why a text could not be parsed.
+/// The line at which a text could not be parsed, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct DotenvError {

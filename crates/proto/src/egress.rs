@@ -3,7 +3,7 @@
 use crate::string_enums::string_enums;
 
 string_enums! {
-    /// What the sandboxes of an organization may reach if no rule applies.
+    /// The hosts that the sandboxes of an organization may reach if no rule applies.
     EgressMode as "egress mode" {
         /// Sandboxes may reach all public hosts.
         Open = "open",

@@ -87,7 +87,7 @@ ids! {
     UserId = "user";
     /// One agent in one sandbox, from creation to its end.
     SessionId = "session";
-    /// What a session starts from: repositories, commands and a snapshot.
+    /// A starting point of sessions: repositories, commands and a snapshot.
     ConfigurationId = "configuration";
     /// A repository of an organization.
     RepoId = "repo";

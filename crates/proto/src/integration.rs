@@ -15,7 +15,7 @@ string_enums! {
     IntegrationStatus as "integration status" {
         /// Sessions that are connected to it can use its actions.
         Active = "active",
-        /// Nobody can use its actions.
+        /// The actions of the integration cannot be used.
         Disabled = "disabled",
     }
 }

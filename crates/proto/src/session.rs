@@ -49,8 +49,7 @@ string_enums! {
         Automation = "automation",
     }
 
-    /// What a session's agent is for. It decides the agent's prompt, tools and policy role; see
-    /// [`AgentMode::of`].
+    /// The purpose of a session's agent. It decides the agent's prompt, tools and policy role; see [`AgentMode::of`].
     AgentMode as "agent mode" {
         /// The agent prepares a configuration for other sessions.
         Setup = "setup",
@@ -72,7 +71,7 @@ string_enums! {
 
     /// Why a session is paused or was stopped.
     PauseReason as "pause reason" {
-        /// Nobody used the session for a while.
+        /// The session was not used for a while.
         Inactivity = "inactivity",
         /// The session's sandbox disappeared or lost its owner.
         Orphaned = "orphaned",
@@ -110,7 +109,7 @@ string_enums! {
         Generating = "generating",
     }
 
-    /// Where the title of a session comes from. A title is replaced only by one from a later source in this list.
+    /// The source of a session's title. A title is replaced only by one from a later source in this list.
     TitleSource as "title source" {
         /// The first sentence of the first prompt.
         Prompt = "prompt",

@@ -5,7 +5,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{given}`: expected one of {}", allowed.join(", "))]
 pub struct UnknownWord {
-    /// What was expected, such as "session status".
+    /// The name of the expected vocabulary, such as "session status".
     pub kind: &'static str,
     /// The beginning of the rejected text.
     pub given: String,

@@ -3,7 +3,7 @@
 use crate::string_enums::string_enums;
 
 string_enums! {
-    /// Where a repository comes from.
+    /// The origin of a repository.
     RepoSource as "repo source" {
         /// A repository on GitHub.
         Github = "github",
@@ -13,7 +13,7 @@ string_enums! {
         Local = "local",
     }
 
-    /// Who maintains a configuration.
+    /// The party that maintains a configuration.
     ConfigurationKind as "configuration kind" {
         /// Users maintain it.
         Manual = "manual",
@@ -25,7 +25,7 @@ string_enums! {
 
     /// The state of a configuration's snapshot.
     ConfigurationStatus as "configuration status" {
-        /// Nobody has started to build the snapshot.
+        /// The snapshot is not being built yet.
         Pending = "pending",
         /// The snapshot is being built.
         Building = "building",

@@ -36,10 +36,10 @@ pub struct Provider {
     pub id: &'static str,
     /// The vendor's name, as error texts and people spell it.
     pub name: &'static str,
-    /// Where the vendor's public API is.
+    /// The URL of the vendor's public API.
     pub base_url: &'static str,
     pub actions: &'static [Action],
-    /// What an agent should know before it uses the actions.
+    /// The guide that an agent should read before it uses the actions.
     introduction: &'static str,
     headers: &'static [(&'static str, &'static str)],
     authorization: fn(&str) -> String,

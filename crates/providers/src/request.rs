@@ -10,7 +10,7 @@ use crate::{InvalidParams, Params};
 /// The characters that a path segment may contain as they are: the unreserved ones of RFC 3986.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// What is sent to a vendor, but for the headers of the vendor and the token.
+/// A request to a vendor, without the vendor's headers and the token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     pub method: Method,

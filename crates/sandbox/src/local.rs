@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
-pub use config::{LimitsReport, LocalConfig, Strength};
+pub use config::{Enforcement, LimitsReport, LocalConfig};
 pub use hidden::hidden_main;
 pub use leaked::{LeakedSandbox, find_leaked_sandboxes};
 
@@ -79,16 +79,16 @@ impl LocalProvider {
 
     pub fn limits_report(&self) -> LimitsReport {
         let strength = |controller, otherwise| {
-            if self.0.cgroups.has(controller) { Strength::Hard } else { otherwise }
+            if self.0.cgroups.has(controller) { Enforcement::Hard } else { otherwise }
         };
         LimitsReport {
-            memory: strength(Controller::Memory, Strength::Soft),
+            memory: strength(Controller::Memory, Enforcement::Soft),
             // Without a control group, a resource limit (RLIMIT_NPROC) enforces this.
-            pids: Strength::Hard,
-            cpu: strength(Controller::Cpu, Strength::None),
-            disk: Strength::Soft,
-            tmp: Strength::Hard,
-            files: Strength::Hard,
+            pids: Enforcement::Hard,
+            cpu: strength(Controller::Cpu, Enforcement::None),
+            disk: Enforcement::Soft,
+            tmp: Enforcement::Hard,
+            files: Enforcement::Hard,
         }
     }
 

@@ -47,7 +47,7 @@ pub struct SandboxInfo {
     pub state: SandboxState,
 }
 
-/// Who stops an unused sandbox.
+/// The party that stops an unused sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryOwner {
     Gateway,
@@ -63,7 +63,7 @@ pub enum Isolation {
     None,
 }
 
-/// What a provider supports; other calls return [`SandboxError::Unsupported`].
+/// The calls that a provider supports; all others return [`SandboxError::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub struct Capabilities {

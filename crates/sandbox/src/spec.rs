@@ -10,7 +10,7 @@ use crate::error::SandboxError;
 
 /// Binding lower ports needs a privilege that the broker does not have.
 const MIN_INJECTED_PORT: u16 = 1024;
-/// What fits into a pipe that nobody reads yet.
+/// The number of bytes that fit into a pipe that nobody reads yet.
 const MAX_STDIN: usize = 64 * 1024;
 /// The total size of arguments and variables; below the kernel's limit on every host.
 const MAX_ARGS_AND_ENV: usize = 96 * 1024;

@@ -83,7 +83,7 @@ pub struct OverShare {
     /// The resource that is used up, by [`PoolLimits::name`] or [`RateLimits::name`].
     pub what: &'static str,
     pub whose: ShareOwner,
-    /// When a retry makes sense.
+    /// The time after which a retry makes sense.
     pub retry_after: Duration,
 }
 

@@ -39,7 +39,7 @@ pub struct RateLimits {
 pub struct Rate {
     limits: RateLimits,
     clock: Clock,
-    /// When each bucket is full again.
+    /// The time at which each bucket is full again.
     full_at: Mutex<HashMap<Holder, Duration>>,
 }
 

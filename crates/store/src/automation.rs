@@ -9,7 +9,7 @@ use crate::gate::administer;
 use crate::row::{from_row, optional_word, storable};
 use crate::{Store, StoreError};
 
-/// What an admin decides about an automation.
+/// The settings of an automation, which admins change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AutomationSettings {
     pub name: String,
@@ -30,7 +30,7 @@ pub struct WebhookTrigger {
     pub secret: String,
 }
 
-/// When an automation runs by itself.
+/// The schedule of an automation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronTrigger {
     pub schedule: String,

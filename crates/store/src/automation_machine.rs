@@ -2,7 +2,7 @@
 
 use proto::{AutomationRunStatus, CompletionOutcome, Resolution, TriggerEventStatus};
 
-/// What happens to a run.
+/// An event in the life of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStep {
     /// Its session exists.
@@ -13,7 +13,7 @@ pub enum RunStep {
     CannotStart,
     /// Its session ended or was deleted before the agent reported an outcome.
     SessionLost,
-    /// Nobody answered the agent's question in time.
+    /// The agent's question was not answered in time.
     QuestionExpired,
     /// Its deadline has passed.
     TimedOut,

@@ -9,7 +9,7 @@ use crate::db::{read, write};
 use crate::row::{from_row, storable};
 use crate::{Store, StoreError};
 
-/// What has to be done.
+/// The step that has to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutboxStep {
     /// Create the session of a run and prompt it.

@@ -82,7 +82,7 @@ from_row!(AutomationRunEvent, row => AutomationRunEvent {
     at: row.try_get("created_at")?,
 });
 
-/// Which runs to list.
+/// The filter of a list of runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AutomationRunFilter {
     pub automation: Option<AutomationId>,
@@ -98,9 +98,9 @@ pub struct RunAdvance {
     pub step: RunStep,
     /// The session of the run, with [`RunStep::SessionCreated`].
     pub session_id: Option<SessionId>,
-    /// For people.
+    /// The text of the entry, for people.
     pub reason: Option<String>,
-    /// Who takes the step: a user, or `gateway`.
+    /// The actor of the step: a user, or `gateway`.
     pub actor: String,
     /// The id of the outbox row, if the step needs one.
     pub outbox_id: Uuid,
@@ -154,9 +154,9 @@ pub(crate) const LOG: &str =
     actor, detail, created_at) SELECT $1, COALESCE(max(position), 0) + 1, $2, $3, $4, $5, $6, $7, $8
     FROM automation_run_events WHERE run_id = $1";
 
-/// What the log says when an agent does not wait for an answer any more.
+/// The log text for an agent that does not wait for an answer any more.
 pub(crate) const WAIT_ENDED: &str = "answered";
-/// What it says when the run ends first.
+/// The log text for a run that ends while its agent waits.
 const WAIT_CUT: &str = "the run ended";
 
 /// Locks the run until the end of the transaction.

@@ -28,14 +28,14 @@ pub struct NewTriggerEvent {
     /// JSON.
     pub payload: Option<String>,
     pub requested_by: Option<UserId>,
-    /// For cron.
+    /// The firing of the schedule, for cron.
     pub firing: Option<CronFiring>,
     /// Hashes of what identifies the delivery of a webhook. If one was seen before, nothing starts.
     pub deliveries: Vec<TokenHash>,
     pub rerun_of: Option<AutomationRunId>,
     pub run_id: AutomationRunId,
     pub outbox_id: Uuid,
-    /// For the log of the run.
+    /// The actor, for the log of the run.
     pub actor: String,
     pub at: DateTime<Utc>,
     pub deadline_at: DateTime<Utc>,
@@ -53,7 +53,7 @@ pub struct CronFiring {
 
 /// The outcome of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fired {
+pub enum FiringOutcome {
     /// The run is queued.
     Started,
     /// The event is stored and started nothing: the automation is disabled, or its last firing still runs.
@@ -140,7 +140,7 @@ impl NewTriggerEvent {
 
 impl Store {
     /// Stores an event, and queues a run unless the event is skipped.
-    pub async fn fire(&self, new: NewTriggerEvent) -> Result<Fired, StoreError> {
+    pub async fn fire(&self, new: NewTriggerEvent) -> Result<FiringOutcome, StoreError> {
         let (id, org, automation, run) =
             (new.id.uuid(), new.org_id.uuid(), new.automation_id.uuid(), new.run_id.uuid());
         let origin = new.origin();
@@ -152,14 +152,14 @@ impl Store {
                 let seen: Option<(Uuid, Option<Uuid>)> =
                     sqlx::query_as(SEEN).bind(automation).bind(key.as_slice()).fetch_optional(&mut *tx).await?;
                 if let Some((event, run)) = seen {
-                    return Ok(Fired::Duplicate { event: event.into(), run: run.map(Into::into) });
+                    return Ok(FiringOutcome::Duplicate { event: event.into(), run: run.map(Into::into) });
                 }
             }
             if let Some(firing) = new.firing {
                 let advanced = sqlx::query(ADVANCE_CRON)
                     .bind(automation).bind(firing.due).bind(firing.next).execute(&mut *tx).await?;
                 if advanced.rows_affected() == 0 {
-                    return Ok(Fired::Stale);
+                    return Ok(FiringOutcome::Stale);
                 }
             }
             let firings: i64 =
@@ -173,7 +173,7 @@ impl Store {
                     return Err(StoreError::Refused("this automation is disabled: enable it first"));
                 }
                 _ if !enabled => Some("the automation is disabled"),
-                _ if is_full => return Ok(Fired::Full),
+                _ if is_full => return Ok(FiringOutcome::Full),
                 _ => None,
             };
             let status =
@@ -189,7 +189,7 @@ impl Store {
                     .execute(&mut *tx).await?;
             }
             if skip.is_some() {
-                return Ok(Fired::Skipped);
+                return Ok(FiringOutcome::Skipped);
             }
             sqlx::query(INSERT_RUN)
                 .bind(run).bind(org).bind(automation).bind(id).bind(new.rerun_of.map(AutomationRunId::uuid))
@@ -199,7 +199,7 @@ impl Store {
             sqlx::query(ENQUEUE)
                 .bind(new.outbox_id).bind(org).bind(run).bind(OutboxStep::StartSession.as_str()).bind(new.at)
                 .execute(&mut *tx).await?;
-            Ok(Fired::Started)
+            Ok(FiringOutcome::Started)
         })
     }
 

@@ -23,7 +23,7 @@ pub struct NewConfiguration {
     pub at: DateTime<Utc>,
 }
 
-/// Where in the workspace a repository goes.
+/// A repository, and its folder in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     pub repo_id: RepoId,
@@ -67,7 +67,7 @@ pub struct ConfigurationChange {
     pub system_prompt: Option<String>,
     /// Replaces all repositories.
     pub repos: Option<Vec<Placement>>,
-    /// Who changes it.
+    /// The user or agent who changes it.
     pub by: Option<String>,
 }
 

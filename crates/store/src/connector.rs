@@ -30,7 +30,7 @@ pub struct Connector {
     pub updated_at: DateTime<Utc>,
 }
 
-/// What to change of a connector. `None` keeps a value.
+/// A change of a connector. `None` keeps a value.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectorChange {
     pub name: Option<String>,
@@ -42,7 +42,7 @@ pub struct ConnectorChange {
     pub risks: Vec<(String, Option<Risk>)>,
 }
 
-/// What admins decided about one tool of a connector.
+/// The decision of an admin about one tool of a connector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorTool {
     pub tool: String,
@@ -144,7 +144,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
     }
 
-    /// What admins decided about the tools of a connector, by name.
+    /// The decisions of admins about the tools of a connector, by name.
     pub async fn connector_tools(
         &self,
         org: OrgId,

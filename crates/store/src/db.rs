@@ -31,7 +31,7 @@ pub(crate) enum Db {
     Postgres(Postgres),
 }
 
-/// What must have happened before a write is acknowledged.
+/// The durability that a write must have before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// The write survives a crash of this program, but perhaps not one of the machine: streamed events.

@@ -30,7 +30,7 @@ pub struct Reservation {
     since: DateTime<Utc>,
 }
 
-/// What to do with a request.
+/// The decision about a request with an idempotency key.
 #[derive(Clone, Debug)]
 pub enum Begin {
     /// Execute it: nobody has.

@@ -235,7 +235,7 @@ const RUNS_SQL: &str = concat!(
 );
 
 impl Store {
-    /// What waits for a human at this time, the oldest first. Requests of stopped sessions have expired.
+    /// Lists what waits for a human at this time, the oldest first. Requests of stopped sessions have expired.
     pub async fn inbox(
         &self,
         filter: InboxFilter,

@@ -30,7 +30,7 @@ pub struct NewInvocation {
     pub waiting: Option<Waiting>,
 }
 
-/// What is stored while an invocation waits.
+/// The data that is stored while an invocation waits.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     /// The complete request, which is executed if it is approved.

@@ -21,7 +21,7 @@ pub struct ListedEvent {
 pub struct EventFilter {
     pub run_id: Option<String>,
     pub case_id: Option<String>,
-    /// Only events after this sequence.
+    /// Restricts the list to events after this sequence number.
     pub after: i64,
     pub limit: i64,
 }

@@ -77,7 +77,7 @@ pub use automation::{Automation, AutomationSettings, CronTrigger, NewAutomation,
 pub use automation_machine::{RunStep, next_status};
 pub use automation_outbox::{OutboxEntry, OutboxStep};
 pub use automation_run::{Advanced, AutomationRun, AutomationRunEvent, AutomationRunFilter, RunAdvance};
-pub use automation_trigger::{CronFiring, Fired, MAX_OPEN_RUNS, NewTriggerEvent, TriggerEvent};
+pub use automation_trigger::{CronFiring, FiringOutcome, MAX_OPEN_RUNS, NewTriggerEvent, TriggerEvent};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use connector::{Connector, ConnectorChange, ConnectorTool, ToolPin};
 pub use db::{Durability, Store};
@@ -111,7 +111,7 @@ pub use question::{NewQuestion, Settlement, StoredQuestion};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
 pub use row_hash::{RunColumns, run_hash};
-pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
+pub use run::{CallDetails, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
 pub use sandbox_session::SandboxSession;
 pub use sandbox_token::NewSandboxToken;
@@ -119,13 +119,13 @@ pub use secret::{NewSecret, Scope, Sealed, SealedSecret, SecretEntry};
 pub use session::{NewSession, Starts};
 pub use session_list::{InvalidCursor, SessionCursor, SessionFilter};
 pub use session_record::SessionRecord;
-pub use session_state::Ending;
+pub use session_state::SessionEnd;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use sqlite::{backup_sqlite, check_backup, probe_sqlite, restore};
 pub use standing::{Standing, UserCredential};
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
-pub use transcript::{Reach, Transcript, TranscriptWrite};
+pub use transcript::{Transcript, TranscriptExtent, TranscriptWrite};
 pub use usage::{OrgBudget, Usage, UsageFilter, UsageGroup, UsageKey};
 
 /// SHA-256 of a credential, which is stored instead of the credential.

@@ -162,7 +162,7 @@ pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreErr
 }
 
 /// The migrations that ran in a database, or `None` if it has no schema of ours.
-pub(crate) type Applied = Option<Vec<(i64, String)>>;
+pub(crate) type AppliedMigrations = Option<Vec<(i64, String)>>;
 
 /// The schema of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ pub enum Schema {
 }
 
 /// The schema of a database, unless it is from before the first release.
-pub(crate) fn schema_of(applied: Applied) -> Result<Schema, StoreError> {
+pub(crate) fn schema_of(applied: AppliedMigrations) -> Result<Schema, StoreError> {
     match applied.unwrap_or_default().last() {
         None => Ok(Schema::Absent),
         Some((found, _)) if *found < Migration::FIRST => Err(StoreError::UnsupportedSchema { found: *found }),
@@ -182,7 +182,10 @@ pub(crate) fn schema_of(applied: Applied) -> Result<Schema, StoreError> {
 }
 
 /// Fails unless the database has exactly the schema of this program.
-pub(crate) fn require_latest(applied: Applied, target: impl FnOnce() -> String) -> Result<(), StoreError> {
+pub(crate) fn require_latest(
+    applied: AppliedMigrations,
+    target: impl FnOnce() -> String,
+) -> Result<(), StoreError> {
     let applied = applied.unwrap_or_default();
     let Some((found, _)) = applied.last() else {
         return Err(StoreError::Absent { target: target() });

@@ -12,7 +12,7 @@ use crate::gate::{Change, NewEvent};
 use crate::row::JsonText;
 use crate::{Ended, NewRun, Run};
 
-/// Which columns a hash covers.
+/// The columns that a hash covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunColumns {
     /// Written at the start of the run. For a run that starts and ends in one transaction it covers all columns.
@@ -64,7 +64,7 @@ impl NewRun {
     fn row_hash(&self) -> Hash {
         let (call, end) = (self.call.as_ref(), self.end.as_ref());
         let started = !self.waits && end.is_none_or(|end| end.status != RunStatus::Denied);
-        begun_hash(&Begun {
+        begun_hash(&RunStart {
             org: self.org_id,
             run_id: &self.run_id,
             texts: [
@@ -119,7 +119,7 @@ impl Run {
     pub fn begun_hash(&self, ended_later: bool) -> Hash {
         let in_flight = matches!(self.status, RunStatus::Created | RunStatus::Running);
         let ended_at_once = !ended_later && (!in_flight || self.shows_an_end());
-        begun_hash(&Begun {
+        begun_hash(&RunStart {
             org: self.org_id,
             run_id: &self.run_id,
             texts: [
@@ -176,7 +176,7 @@ impl Run {
     }
 }
 
-struct Begun<'a> {
+struct RunStart<'a> {
     org: OrgId,
     run_id: &'a str,
     /// `run_kind`, both pins, `parent_run_id`, `root_run_id`, `run_name`, `case_id`, `correlation_id`, `role_id`,
@@ -198,12 +198,12 @@ struct End<'a> {
     error: Option<&'a JsonValue>,
     outputs: &'a JsonValue,
     answer: Option<&'a JsonValue>,
-    /// Only of a run that waited for approval.
+    /// The start time of a run that waited for approval.
     started_at: Option<DateTime<Utc>>,
     at: Option<DateTime<Utc>>,
 }
 
-fn begun_hash(row: &Begun<'_>) -> Hash {
+fn begun_hash(row: &RunStart<'_>) -> Hash {
     let mut columns = Columns::of_run(row.org, row.run_id);
     for text in row.texts {
         columns.text(text);

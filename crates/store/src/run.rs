@@ -29,7 +29,7 @@ pub struct NewRun {
     pub actor: JsonText,
     pub role_id: String,
     pub lane_id: Option<String>,
-    pub call: Option<Called>,
+    pub call: Option<CallDetails>,
     pub inputs: JsonText,
     pub retry_count: i64,
     pub retry_reason: Option<String>,
@@ -42,7 +42,7 @@ pub struct NewRun {
 
 /// The details of a run that is a call.
 #[derive(Clone, Debug)]
-pub struct Called {
+pub struct CallDetails {
     pub tool: String,
     pub operation: String,
     pub request_hash: String,
@@ -60,7 +60,7 @@ pub struct Ended {
     pub answer: Option<JsonText>,
     pub response_hash: Option<String>,
     pub outputs: JsonText,
-    /// When it started, if it had waited for approval before.
+    /// The start time of a run that had waited for approval before.
     pub started_at: Option<DateTime<Utc>>,
     pub at: DateTime<Utc>,
 }
@@ -107,7 +107,7 @@ pub struct RunFilter {
     pub parent_run_id: Option<String>,
     pub status: Option<RunStatus>,
     pub kind: Option<RunKind>,
-    /// Only runs before this one, by creation time and id.
+    /// Restricts the list to runs before this one, by creation time and id.
     pub before: Option<(DateTime<Utc>, String)>,
     pub limit: i64,
 }

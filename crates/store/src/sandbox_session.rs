@@ -64,9 +64,9 @@ macro_rules! by_token {
 }
 
 /// A session, and the hash of its token.
-struct Asked(Vec<u8>, SandboxSession);
+struct SandboxTokenRow(Vec<u8>, SandboxSession);
 
-impl FromRow<'_, PgRow> for Asked {
+impl FromRow<'_, PgRow> for SandboxTokenRow {
     fn from_row(row: &PgRow) -> sqlx::Result<Self> {
         Ok(Self(row.try_get("asked")?, SandboxSession::from_row(row)?))
     }
@@ -80,8 +80,8 @@ pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Rows<'_, Vec
         ") r"
     );
     Box::pin(async move {
-        let rows: Vec<Asked> = sqlx::query_as(SQL).bind(hashes).fetch_all(pool).await?;
-        Ok(rows.into_iter().map(|Asked(hash, session)| (hash, session)).collect())
+        let rows: Vec<SandboxTokenRow> = sqlx::query_as(SQL).bind(hashes).fetch_all(pool).await?;
+        Ok(rows.into_iter().map(|SandboxTokenRow(hash, session)| (hash, session)).collect())
     })
 }
 

@@ -11,7 +11,7 @@ use crate::gate::administer;
 use crate::row::{from_row, word};
 use crate::{Store, StoreError};
 
-/// Who may use a secret: every session of the organization, those of one repository or configuration, or one session.
+/// The sessions that may use a secret: all of the organization, those of one repository or configuration, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Org,

@@ -28,7 +28,7 @@ pub struct NewSession {
     pub origin: Origin,
     pub starts: Starts,
     pub title: Option<String>,
-    /// Where the title comes from, if there is one.
+    /// The source of the title, if there is one.
     pub title_source: TitleSource,
     pub initial_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
@@ -44,10 +44,10 @@ pub struct NewSession {
     pub at: DateTime<Utc>,
 }
 
-/// When a new session gets its sandbox.
+/// The time at which a new session gets its sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Starts {
-    /// When a client needs it.
+    /// The sandbox starts when a client first needs it.
     Later,
     /// At once.
     Now,

@@ -41,7 +41,7 @@ pub struct SessionRecord {
     pub system_prompt: Option<String>,
     pub automation_id: Option<AutomationId>,
     pub automation_name: Option<String>,
-    /// What the agent of an automation reported.
+    /// The summary that the agent of an automation reported.
     pub summary: Option<String>,
     pub branch_name: Option<String>,
     pub base_commit_sha: Option<String>,

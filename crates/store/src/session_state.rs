@@ -13,9 +13,9 @@ use crate::{Owner, Store, StoreError};
 
 /// How a session ends.
 #[derive(Clone, Debug)]
-pub struct Ending {
+pub struct SessionEnd {
     pub status: SessionStatus,
-    /// For people.
+    /// The reason, for people.
     pub stop_reason: Option<String>,
     /// A session that stopped because its snapshot failed is shown as failed.
     pub pause_reason: Option<PauseReason>,
@@ -112,7 +112,7 @@ impl Store {
     }
 
     /// Ends a session, until somebody prompts it again. The outcome of an automation's run is the outcome of its session.
-    pub async fn end_session(&self, owner: &Owner, ending: Ending) -> Result<(), StoreError> {
+    pub async fn end_session(&self, owner: &Owner, ending: SessionEnd) -> Result<(), StoreError> {
         const SQL: &str =
             "UPDATE sessions SET status = $3, stop_reason = $4, pause_reason = $5,
             outcome = CASE WHEN $6 = 'completed' THEN COALESCE((SELECT CASE r.status WHEN 'timed_out' THEN 'failed'

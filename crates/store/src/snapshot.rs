@@ -15,7 +15,7 @@ use crate::{Owner, Store, StoreError};
 pub struct NewSnapshot {
     /// The provider's id of it.
     pub id: String,
-    /// What starts from it from then on.
+    /// The configuration or session that starts from it from then on.
     pub target: SnapshotTarget,
     pub sandbox_provider: String,
     /// The run that makes it; no other snapshot has the same.

@@ -66,7 +66,7 @@ impl Store {
         Ok(found.map(word).transpose()?)
     }
 
-    /// Those of many that have ended, found with a few statements.
+    /// Returns those of many credentials that have ended, with a few statements.
     pub async fn ended_standings(
         &self,
         all: &[Standing],

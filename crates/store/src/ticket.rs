@@ -8,7 +8,7 @@ use crate::db::{long_before, read, write};
 use crate::row::from_row;
 use crate::{Standing, Store, StoreError, TokenHash, UserCredential};
 
-/// What a ticket opens.
+/// The kind of connection that a ticket opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketKind {
     /// The session's WebSocket, once.

@@ -35,7 +35,7 @@ pub enum TranscriptWrite {
 
 /// The extent of a transcript.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct TranscriptExtent {
     /// It includes the effects of all events up to this number.
     pub seq: i64,
     /// The complete messages.
@@ -206,14 +206,14 @@ impl Store {
     }
 
     /// The extent of the transcript without its messages.
-    pub async fn transcript_reach(&self, session: SessionId) -> Result<Reach, StoreError> {
+    pub async fn transcript_reach(&self, session: SessionId) -> Result<TranscriptExtent, StoreError> {
         const SQL: &str = "SELECT s.transcript_seq, m.id FROM sessions s
             LEFT JOIN messages m ON m.session_id = s.id AND m.is_complete WHERE s.id = $1";
         let session = session.uuid();
         let rows: Vec<(i64, Option<String>)> =
             read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?;
         let seq = rows.first().map_or(0, |(seq, _)| *seq);
-        Ok(Reach { seq, complete: rows.into_iter().filter_map(|(_, id)| id).collect() })
+        Ok(TranscriptExtent { seq, complete: rows.into_iter().filter_map(|(_, id)| id).collect() })
     }
 }
 

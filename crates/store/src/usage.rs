@@ -37,7 +37,7 @@ impl OrgBudget {
     }
 }
 
-/// What usage is summed by.
+/// The dimension that usage is summed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageKey {
     /// Newest first.
@@ -48,7 +48,7 @@ pub enum UsageKey {
     Session,
 }
 
-/// Which usage to sum, and which groups to return.
+/// The usage to sum, and the groups to return.
 #[derive(Clone, Debug)]
 pub struct UsageFilter {
     /// The first and the last day, as `YYYY-MM-DD` (UTC).

@@ -45,7 +45,7 @@ pub struct AgentBehavior {
     pub mute_health: bool,
     /// Answers every prompt by itself with `echo: ` and the prompt.
     pub echoes: bool,
-    /// For this many prompts, the connection is closed without a response, although the prompt is accepted.
+    /// The number of prompts that are accepted, but whose connection is closed without a response.
     pub lost_replies: u32,
     /// How many of the next prompts are rejected.
     pub refusals: u32,

@@ -15,12 +15,12 @@ use crate::window::{Chunk, Inbox, Outbox, wake};
 
 /// The frame that closes one side of a stream.
 #[derive(Clone, Debug)]
-pub(crate) enum Final {
+pub(crate) enum ClosingFrame {
     Done(Bytes),
     Reset(Bytes),
 }
 
-impl Final {
+impl ClosingFrame {
     pub(crate) fn dropped() -> Self {
         Self::Reset(Bytes::from_static(b"dropped"))
     }
@@ -56,9 +56,9 @@ pub(crate) struct Entry {
     /// The other side has sent End.
     pub(crate) ended_in: bool,
     pub(crate) send_state: SendState,
-    pub(crate) our_final: Option<Final>,
+    pub(crate) our_final: Option<ClosingFrame>,
     our_final_sent: bool,
-    pub(crate) their_final: Option<Final>,
+    pub(crate) their_final: Option<ClosingFrame>,
     /// Whether the stream is queued for writing.
     pub(crate) scheduled: bool,
     /// Releases the permit when the stream is forgotten.
@@ -117,7 +117,7 @@ impl Entry {
         Ok(())
     }
 
-    pub(crate) fn receive_final(&mut self, last: Final) {
+    pub(crate) fn receive_final(&mut self, last: ClosingFrame) {
         self.their_final = Some(last);
         self.data_out.clear();
         self.control_out.clear();
@@ -128,11 +128,11 @@ impl Entry {
     /// Closes this side with a final frame, unless it is already closed. Unread bytes are dropped. A reset also
     /// drops unwritten bytes, unless this side has already ended its data, which is then complete and still
     /// written.
-    pub(crate) fn finish(&mut self, last: Final) {
+    pub(crate) fn finish(&mut self, last: ClosingFrame) {
         if self.our_final.is_some() {
             return;
         }
-        if matches!(last, Final::Reset(_)) && self.send_state == SendState::Open {
+        if matches!(last, ClosingFrame::Reset(_)) && self.send_state == SendState::Open {
             self.data_out.clear();
             self.control_out.clear();
         }
@@ -159,8 +159,8 @@ impl Entry {
         let last = self.our_final.clone()?;
         self.our_final_sent = true;
         Some(match last {
-            Final::Done(result) => Frame::Done(id, result),
-            Final::Reset(reason) => Frame::Reset(id, reason),
+            ClosingFrame::Done(result) => Frame::Done(id, result),
+            ClosingFrame::Reset(reason) => Frame::Reset(id, reason),
         })
     }
 

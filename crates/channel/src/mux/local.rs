@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Mux;
-use super::entry::{Entry, Final, SendState};
+use super::entry::{ClosingFrame, Entry, SendState};
 use crate::error::{ChannelError, StreamError};
 use crate::frame::{Lane, MAX_PAYLOAD, StreamId};
 use crate::window::{Chunk, wake};
@@ -44,7 +44,7 @@ impl Mux {
     pub(crate) fn shut_down(&mut self) {
         self.shutting_down = true;
         while let Some((id, _)) = self.pending_opens.pop_front() {
-            self.finish(id, Final::refusal());
+            self.finish(id, ClosingFrame::refusal());
         }
         wake(&mut self.schedule.writer);
     }
@@ -170,7 +170,7 @@ impl Mux {
     }
 
     /// Closes this side of the stream.
-    pub(crate) fn finish(&mut self, id: StreamId, last: Final) {
+    pub(crate) fn finish(&mut self, id: StreamId, last: ClosingFrame) {
         if let Some(entry) = self.streams.get_mut(&id) {
             entry.finish(last);
             self.schedule.add(id, entry);
@@ -182,7 +182,7 @@ impl Mux {
     pub(crate) fn sender_dropped(&mut self, id: StreamId) {
         let unfinished = |entry: &Entry| entry.send_state == SendState::Open && entry.their_final.is_none();
         if self.streams.get(&id).is_some_and(unfinished) {
-            self.finish(id, Final::dropped());
+            self.finish(id, ClosingFrame::dropped());
         }
     }
 
@@ -191,7 +191,7 @@ impl Mux {
     pub(crate) fn receiver_dropped(&mut self, id: StreamId) {
         let unfinished = |entry: &Entry| !entry.ended_in && entry.their_final.is_none();
         if self.streams.get(&id).is_some_and(unfinished) {
-            self.finish(id, Final::dropped());
+            self.finish(id, ClosingFrame::dropped());
         }
     }
 }
@@ -201,7 +201,7 @@ fn end_of_stream(entry: &Entry, closed: Option<&ChannelError>) -> Option<Result<
     if entry.our_final.is_some() {
         return Some(Err(StreamError::Ended));
     }
-    let their_final = entry.their_final.as_ref().map(Final::result);
+    let their_final = entry.their_final.as_ref().map(ClosingFrame::result);
     their_final.or_else(|| closed.map(|reason| Err(StreamError::Channel(reason.clone()))))
 }
 

@@ -3,7 +3,7 @@
 use crate::error::{ChannelError, Violation};
 use crate::frame::Frame;
 
-/// What we know about the peer since the last check.
+/// The state of the peer since the last check.
 #[derive(Default)]
 pub(crate) struct Pings {
     /// The pong we owe. One is enough: a second ping before the pong was written is a flood.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use gate::{Verified, VerifyError, audit_public_key, read_checkpoints, signs_now, verify_database};
+use gate::{Verification, VerifyError, audit_public_key, read_checkpoints, signs_now, verify_database};
 use indicatif::ProgressBar;
 use ledger::{Fault, MAX_LINE, PublicKey, Report, UnprovenClaim, Verifier};
 use serde_json::json;
@@ -23,20 +23,20 @@ const SAME_PLACE: &str = "the checkpoints came with the export: whoever changed 
     elsewhere and name them with --checkpoint";
 
 /// A failed verification: the offending record, if the problem concerns one, and a description.
-struct Bad {
+struct VerificationFailure {
     record: Option<u64>,
     problem: String,
 }
 
 /// A successful verification, and an optional remark for the reader.
-struct Good {
+struct VerificationSuccess {
     report: Report,
     /// The number of runs and artifacts that match the ledger, if a database was verified.
     live_rows: Option<(u64, u64)>,
     remark: Option<&'static str>,
 }
 
-impl From<Fault> for Bad {
+impl From<Fault> for VerificationFailure {
     fn from(fault: Fault) -> Self {
         Self { record: fault.first_bad_record(), problem: clean(&fault.to_string()) }
     }
@@ -55,7 +55,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
             report(context, &good);
             Ok(())
         }
-        Err(Bad { record, problem }) => {
+        Err(VerificationFailure { record, problem }) => {
             let value = json!({ "ok": false, "firstBadRecord": record, "problem": problem });
             context.out.result(&value, &problem);
             Err(Failure::failed(format!("the ledger does not verify: {problem}")))
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
     }
 }
 
-fn report(context: &Context, Good { report, live_rows, remark }: &Good) {
+fn report(context: &Context, VerificationSuccess { report, live_rows, remark }: &VerificationSuccess) {
     let unproven: Vec<String> = report
         .unproven
         .iter()
@@ -94,7 +94,7 @@ fn exported(
     checkpoint: Option<&Path>,
     key: Option<PublicKey>,
     spinner: &ProgressBar,
-) -> Result<Result<Good, Bad>, Failure> {
+) -> Result<Result<VerificationSuccess, VerificationFailure>, Failure> {
     let stored_here = folder.join(CHECKPOINTS);
     let (checkpoints, remark) = match checkpoint {
         Some(file) => (read_checkpoint_file(file)?, None),
@@ -121,7 +121,10 @@ fn exported(
             spinner.set_message(format!("verifying the ledger: {count} records"));
         }
     }
-    Ok(verifier.finish().map(|report| Good { report, live_rows: None, remark }).map_err(Bad::from))
+    Ok(verifier
+        .finish()
+        .map(|report| VerificationSuccess { report, live_rows: None, remark })
+        .map_err(VerificationFailure::from))
 }
 
 /// Verifies the database, even while a gateway is running: the ledger, and the runs and artifacts that the API serves
@@ -131,7 +134,7 @@ async fn live(
     checkpoint: Option<&Path>,
     key: Option<PublicKey>,
     spinner: &ProgressBar,
-) -> Result<Result<Good, Bad>, Failure> {
+) -> Result<Result<VerificationSuccess, VerificationFailure>, Failure> {
     let store = context.store().await?;
     // Read the checkpoints before the records: records appended in between then do not look missing.
     let checkpoints = match checkpoint {
@@ -144,16 +147,19 @@ async fn live(
     match verify_database(&store, checkpoints, key, &progress).await {
         // Anybody who can write to the database can record that our key was lost. That claim is believable only if our
         // key is the one that signs now.
-        Ok(Verified { report, .. }) if has_lost_key(&report) && !signs_now(&store, own.as_ref()).await? => {
+        Ok(Verification { report, .. })
+            if has_lost_key(&report) && !signs_now(&store, own.as_ref()).await? =>
+        {
             Ok(Err(Fault::Key.into()))
         }
-        Ok(Verified { report, runs, artifacts }) => {
-            Ok(Ok(Good { report, live_rows: Some((runs, artifacts)), remark: None }))
+        Ok(Verification { report, runs, artifacts }) => {
+            Ok(Ok(VerificationSuccess { report, live_rows: Some((runs, artifacts)), remark: None }))
         }
         Err(VerifyError::Ledger(fault)) => Ok(Err(fault.into())),
-        Err(VerifyError::Row(difference)) => {
-            Ok(Err(Bad { record: difference.record, problem: clean(&difference.to_string()) }))
-        }
+        Err(VerifyError::Row(difference)) => Ok(Err(VerificationFailure {
+            record: difference.record,
+            problem: clean(&difference.to_string()),
+        })),
         Err(VerifyError::Store(error)) => Err(error.into()),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use egress::{Mode, Rules};
 use gateway::config::Engine;
 use gateway::runtime::{Counted, SandboxHandle, SandboxRequest, Sandboxes, proxy_of};
-use sandbox::local::{LimitsReport, Strength};
+use sandbox::local::{Enforcement, LimitsReport};
 use sandbox::{SandboxError, SandboxId};
 use sandboxd::protocol::{Exec, ExitReason};
 
@@ -120,18 +120,18 @@ fn limits(report: LimitsReport) -> Finding {
         ("/tmp", report.tmp),
         ("open files", report.files),
     ];
-    let of = |wanted: Strength| {
+    let of = |wanted: Enforcement| {
         let names: Vec<_> = all.iter().filter(|(_, held)| *held == wanted).map(|(name, _)| *name).collect();
         names.join(", ")
     };
-    let kinds = [("hard", Strength::Hard), ("soft", Strength::Soft), ("none", Strength::None)];
+    let kinds = [("hard", Enforcement::Hard), ("soft", Enforcement::Soft), ("none", Enforcement::None)];
     let kinds = kinds.map(|(word, strength)| (word, of(strength)));
     let present: Vec<_> = kinds.iter().filter(|(_, names)| !names.is_empty()).collect();
     let detail =
         present.iter().map(|(word, names)| format!("{word}: {names}")).collect::<Vec<_>>().join("; ");
     // Disk use is always measured, never limited by the kernel. Warn only about limits that the kernel could enforce
     // and does not.
-    if report.memory == Strength::Hard && report.cpu == Strength::Hard {
+    if report.memory == Enforcement::Hard && report.cpu == Enforcement::Hard {
         Finding::good(LIMITS, detail)
     } else {
         Finding::weak(

@@ -70,7 +70,7 @@ impl Inside {
         match self.try_act(command).await {
             Ok(()) => ExitCode::SUCCESS,
             Err(problem) => {
-                say(&format!("Error: {problem}"));
+                print_note(&format!("Error: {problem}"));
                 ExitCode::FAILURE
             }
         }
@@ -80,7 +80,7 @@ impl Inside {
         let Self { client, session } = self;
         match command {
             ActionsCommand::List { plain } => {
-                let catalog = repeated(|| client.actions(*session)).await.map_err(told)?;
+                let catalog = repeated(|| client.actions(*session)).await.map_err(error_text)?;
                 if *plain || std::io::stdout().is_terminal() {
                     output::line(plain_list(&catalog).trim_end());
                 } else {
@@ -88,7 +88,8 @@ impl Inside {
                 }
             }
             ActionsCommand::Guide { integration } => {
-                let found = repeated(|| client.action_guide(*session, integration)).await.map_err(told)?;
+                let found =
+                    repeated(|| client.action_guide(*session, integration)).await.map_err(error_text)?;
                 print_guide(&found.guide);
             }
             ActionsCommand::Run { integration, action, params } => {
@@ -105,7 +106,7 @@ impl Inside {
                 print(&self.result_of(found).await?);
             }
             ActionsCommand::History => {
-                print(&json!(repeated(|| client.invocations(*session)).await.map_err(told)?));
+                print(&json!(repeated(|| client.invocations(*session)).await.map_err(error_text)?));
             }
         }
         Ok(())
@@ -113,7 +114,7 @@ impl Inside {
 
     async fn look_up(&self, id: &str) -> Result<Invocation, String> {
         let id: InvocationId = id.parse().map_err(|_| format!("{id:?} is not the id of an invocation"))?;
-        repeated(|| self.client.invocation(self.session, id)).await.map_err(told)
+        repeated(|| self.client.invocation(self.session, id)).await.map_err(error_text)
     }
 
     /// Invokes an action, and again only if the gateway has not received the request.
@@ -130,7 +131,7 @@ impl Inside {
                         "{error}; the action may have been executed: `proliferate actions history` shows it"
                     ));
                 }
-                done => return done.map_err(told),
+                done => return done.map_err(error_text),
             }
         }
     }
@@ -138,8 +139,8 @@ impl Inside {
     /// The result of an invocation, after its approval if it needs one.
     async fn result_of(&self, found: Invocation) -> Result<Value, String> {
         if found.status == InvocationStatus::Pending {
-            say("Waiting for approval...");
-            say(&format!("`proliferate actions wait {}` fetches the result later", found.id));
+            print_note("Waiting for approval...");
+            print_note(&format!("`proliferate actions wait {}` fetches the result later", found.id));
         }
         let (id, lifetime) = (found.id, found.expires_at.map(|end| (end - found.created_at).to_std()));
         let lifetime = lifetime.and_then(Result::ok).unwrap_or(LIFETIME);
@@ -159,7 +160,7 @@ impl Inside {
             match self.client.invocation(self.session, found.id).await {
                 Ok(now) => found = now,
                 Err(error) if error.is_transient() => {}
-                Err(error) => return Err(told(error)),
+                Err(error) => return Err(error_text(error)),
             }
         }
         Ok(found)
@@ -199,7 +200,7 @@ fn read_params(text: &str) -> Result<JsonObject, String> {
 
 /// The gateway's own words; other errors as they are.
 #[expect(clippy::needless_pass_by_value, reason = "it is the argument of map_err")]
-fn told(error: client::Error) -> String {
+fn error_text(error: client::Error) -> String {
     match error.reason() {
         "" => error.to_string(),
         reason => reason.to_owned(),
@@ -237,7 +238,7 @@ fn print(value: &Value) {
     output::json_line(value);
 }
 
-fn say(text: &str) {
+fn print_note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", clean(text));
 }
 

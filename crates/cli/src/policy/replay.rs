@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gateway::known_tool;
-use policy::{Flip, Outcome, PastDecision, Policy};
+use policy::{ChangedVerdict, Outcome, PastDecision, Policy};
 use proto::OrgId;
 use serde_json::json;
 use store::{RecordedDecision, Store};
@@ -23,7 +23,7 @@ struct Replayed {
     unreadable: usize,
     /// The number of denials caused by a version pin. They are not compared: no policy content could change them.
     pinned: usize,
-    flips: Vec<(OrgId, Flip)>,
+    flips: Vec<(OrgId, ChangedVerdict)>,
 }
 
 impl Replayed {
@@ -116,7 +116,7 @@ fn print(context: &Context, done: &Replayed) {
         let sentence = format!("none of {} verdicts would flip{}", done.decisions, done.skipped_note());
         return context.out.result(&json!(null), &sentence);
     }
-    let row = |(org, flip): &(OrgId, Flip)| {
+    let row = |(org, flip): &(OrgId, ChangedVerdict)| {
         let verdict = &flip.now;
         let change = format!("{} → {}", word(flip.was), word(verdict.outcome));
         vec![clean(&flip.id), org.to_string(), change, verdict.rule_id.clone(), verdict.reason.clone()]

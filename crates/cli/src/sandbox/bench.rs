@@ -19,7 +19,7 @@ const ROUND_TRIPS: usize = 500;
 const BYTES: usize = 512 * 1024 * 1024;
 
 /// The measurements; times are in milliseconds.
-struct Figures {
+struct Measurements {
     start: Vec<f64>,
     bare: Vec<f64>,
     round_trip: Vec<f64>,
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, sandboxes: &Sandboxes, count: u32) ->
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result<Figures, Failure> {
+async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result<Measurements, Failure> {
     let (mut start_times, mut bare) = (Vec::new(), Vec::new());
     let clock = &context.clock;
     // Alternate between the two, so that a load spike on the machine affects both.
@@ -52,7 +52,7 @@ async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result
     let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
     let inside = inside(context, &handle.inside).await;
     sandboxes.provider.terminate(&handle.id).await?;
-    Ok(Figures { start: start_times, bare, ..inside? })
+    Ok(Measurements { start: start_times, bare, ..inside? })
 }
 
 /// Runs `true` in the same namespaces without a supervisor: the baseline cost of the kernel and bubblewrap.
@@ -72,7 +72,7 @@ async fn bare_bubblewrap(context: &Context) -> Result<(), Failure> {
     }
 }
 
-async fn inside(context: &Context, inside: &Sandboxd) -> Result<Figures, Failure> {
+async fn inside(context: &Context, inside: &Sandboxd) -> Result<Measurements, Failure> {
     let clock = &context.clock;
     let mut round_trip = Vec::new();
     for _ in 0..ROUND_TRIPS {
@@ -98,7 +98,7 @@ async fn inside(context: &Context, inside: &Sandboxd) -> Result<Figures, Failure
     let seconds = clock.elapsed().saturating_sub(before).as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "half a gigabyte is exact")]
     let megabytes = BYTES as f64 / 1e6;
-    Ok(Figures {
+    Ok(Measurements {
         start: Vec::new(),
         bare: Vec::new(),
         round_trip,
@@ -117,12 +117,12 @@ async fn run_for_output(inside: &Sandboxd, argv: &[&str]) -> Result<String, Fail
 
 const PRINTED: usize = 64 * 1024;
 
-fn report(context: &Context, figures: &Figures) {
-    let Figures { start, bare, round_trip, megabytes_per_second, private_mib, resident_mib } = figures;
-    let (start, bare, trip) = (Spread::of(start), Spread::of(bare), Spread::of(round_trip));
+fn report(context: &Context, figures: &Measurements) {
+    let Measurements { start, bare, round_trip, megabytes_per_second, private_mib, resident_mib } = figures;
+    let (start, bare, trip) = (Percentiles::of(start), Percentiles::of(bare), Percentiles::of(round_trip));
     let ratio = start.p50 / bare.p50;
     if context.out.is_json() {
-        let spread = |spread: &Spread| json!({ "p50": spread.p50, "p95": spread.p95 });
+        let spread = |spread: &Percentiles| json!({ "p50": spread.p50, "p95": spread.p95 });
         let value = json!({ "startMs": spread(&start), "bareBubblewrapMs": spread(&bare), "ratio": ratio,
             "roundTripMs": spread(&trip), "megabytesPerSecond": megabytes_per_second, "supervisorPrivateMib": private_mib,
             "supervisorResidentMib": resident_mib });
@@ -141,12 +141,12 @@ fn report(context: &Context, figures: &Figures) {
     ));
 }
 
-struct Spread {
+struct Percentiles {
     p50: f64,
     p95: f64,
 }
 
-impl Spread {
+impl Percentiles {
     fn of(times: &[f64]) -> Self {
         let mut sorted = times.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -32,33 +32,33 @@ const SHOWN: usize = 20;
 const ENDING: Duration = Duration::from_secs(5);
 
 /// The egress recorder of one sandbox run.
-pub(super) struct Reached {
-    task: JoinHandle<Sums>,
+pub(super) struct EgressSummary {
+    task: JoinHandle<Totals>,
     file: PathBuf,
 }
 
-impl Reached {
+impl EgressSummary {
     pub(super) fn of(id: &SandboxId, data_dir: &Path) -> (RecordQueue, Self) {
         let (queue, records) = record_queue(QUEUE);
         let log = Log { folder: data_dir.to_owned(), open: None };
-        (queue, Self { task: tokio::spawn(keep(records, id.clone(), log)), file: data_dir.join(FILE) })
+        (queue, Self { task: tokio::spawn(collect(records, id.clone(), log)), file: data_dir.join(FILE) })
     }
 
     /// Prints the totals. Waits for the recorder, which ends after the sandbox and its proxy.
     pub(super) async fn show(self, out: Output) {
         let Ok(Ok(sums)) = tokio::time::timeout(ENDING, self.task).await else {
-            return note("what the sandbox reached could not be summed up");
+            return note("the egress of the sandbox could not be summarized");
         };
         let file = self.file.display();
         if sums.missing > 0 {
             note(&format!("{} attempts are missing in {file}: {}", sums.missing, sums.why));
         }
         let hosts: Vec<_> = sums.hosts.iter().collect();
-        let value = |((host, verdict), sum): &(&(String, &str), &Sum)| {
+        let value = |((host, verdict), sum): &(&(String, &str), &HostTotals)| {
             json!({ "host": host, "verdict": verdict, "connections": sum.connections, "bytesUp": sum.up,
                 "bytesDown": sum.down })
         };
-        let row = |((host, verdict), sum): &(&(String, &str), &Sum)| {
+        let row = |((host, verdict), sum): &(&(String, &str), &HostTotals)| {
             let numbers = [sum.connections, sum.up, sum.down].map(|number| number.to_string());
             [host.clone(), (*verdict).to_owned()].into_iter().chain(numbers).collect()
         };
@@ -74,22 +74,22 @@ impl Reached {
 }
 
 #[derive(Default)]
-struct Sums {
-    hosts: BTreeMap<(String, &'static str), Sum>,
+struct Totals {
+    hosts: BTreeMap<(String, &'static str), HostTotals>,
     /// The number of attempts that could not be written to the file, and the reason.
     missing: u64,
     why: String,
 }
 
 #[derive(Default)]
-struct Sum {
+struct HostTotals {
     connections: u64,
     up: u64,
     down: u64,
 }
 
-async fn keep(mut records: Records, id: SandboxId, mut log: Log) -> Sums {
-    let mut sums = Sums::default();
+async fn collect(mut records: Records, id: SandboxId, mut log: Log) -> Totals {
+    let mut sums = Totals::default();
     while let Some(news) = records.next().await {
         let missing = match news {
             RecordItem::Record(record) => {
@@ -105,7 +105,7 @@ async fn keep(mut records: Records, id: SandboxId, mut log: Log) -> Sums {
     sums
 }
 
-impl Sums {
+impl Totals {
     fn add(&mut self, record: &Record) {
         let verdict = if matches!(record.verdict, Verdict::Allowed(_)) { "allowed" } else { "refused" };
         let host = record.target.as_ref().map_or_else(|| "—".to_owned(), |target| target.host.to_string());

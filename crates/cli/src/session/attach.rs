@@ -9,7 +9,7 @@ use proto::socket::{Frame, ServerMessage, TurnOutcome};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::editor::{Editor, Terminal, Typed};
+use super::editor::{Editor, InputEvent, Terminal};
 use super::screen::Screen;
 use super::send;
 use super::turns::{Ended, Prompt, Turns};
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::output::{DIM, RED, json_line, line};
 
 /// A connection between one session and the local terminal or pipe.
-pub(super) struct Attached<'a> {
+pub(super) struct AttachedSession<'a> {
     context: &'a Context,
     client: Client,
     id: SessionId,
@@ -59,7 +59,7 @@ enum History {
     Hidden,
 }
 
-impl<'a> Attached<'a> {
+impl<'a> AttachedSession<'a> {
     pub(super) async fn open(
         context: &'a Context,
         client: Client,
@@ -122,9 +122,9 @@ impl<'a> Attached<'a> {
             tokio::select! {
                 event = self.stream.next() => self.handle_event(event)?,
                 typed = editor.next(), if editor.waits() || self.turns.are_idle() => match typed {
-                    Typed::Line(text) => self.send_prompt(text).await?,
-                    Typed::Interrupt => if self.interrupted().await? { break },
-                    Typed::End => break,
+                    InputEvent::Line(text) => self.send_prompt(text).await?,
+                    InputEvent::Interrupt => if self.interrupted().await? { break },
+                    InputEvent::End => break,
                 },
                 _ = interrupts.recv() => if self.interrupted().await? { break },
             }

@@ -16,9 +16,9 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::warn;
 
-/// What was copied.
+/// The number of copied files and bytes.
 #[derive(Default)]
-struct Copied {
+struct CopySummary {
     files: u64,
     bytes: u64,
 }
@@ -30,7 +30,7 @@ enum Side {
 }
 
 pub(super) async fn cp(context: &Context, client: &Client, from: &str, to: &str) -> Result<(), Failure> {
-    let mut copied = Copied::default();
+    let mut copied = CopySummary::default();
     match (side(from), side(to)) {
         (Side::Here(from), Side::Sandbox { session, path }) => {
             let id = find(client, &session).await?;
@@ -51,7 +51,7 @@ pub(super) async fn cp(context: &Context, client: &Client, from: &str, to: &str)
             )));
         }
     }
-    let Copied { files, bytes } = copied;
+    let CopySummary { files, bytes } = copied;
     context
         .out
         .result(&json!({ "files": files, "bytes": bytes }), &format!("copied {files} files, {bytes} bytes"));
@@ -74,7 +74,7 @@ fn last_name(path: &str) -> &str {
     if matches!(name, "" | "." | "~") { "workspace" } else { name }
 }
 
-fn here(path: &Path, error: &io::Error) -> Failure {
+fn local_file_error(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("{}: {error}", path.display()))
 }
 
@@ -90,7 +90,7 @@ async fn remote_target(client: &Client, id: SessionId, path: &str, from: &Path) 
     if !is_folder {
         return Ok(path.to_owned());
     }
-    let whole = from.canonicalize().map_err(|error| here(from, &error))?;
+    let whole = from.canonicalize().map_err(|error| local_file_error(from, &error))?;
     let name = whole.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| Failure::usage("FROM has no name that the sandbox could use"))?;
     Ok(join(path, name))
@@ -109,9 +109,9 @@ async fn upload(
     id: SessionId,
     from: &Path,
     to: &str,
-    copied: &mut Copied,
+    copied: &mut CopySummary,
 ) -> Result<(), Failure> {
-    let failed = |error: io::Error| here(from, &error);
+    let failed = |error: io::Error| local_file_error(from, &error);
     let about = fs::metadata(from).map_err(failed)?;
     if about.is_file() {
         let content = fs::read(from).map_err(failed)?;
@@ -145,7 +145,7 @@ async fn download(
     id: SessionId,
     from: &str,
     to: &Path,
-    copied: &mut Copied,
+    copied: &mut CopySummary,
 ) -> Result<(), Failure> {
     let listing = client.list_files(id, from).await?;
     match listing.kind {
@@ -160,7 +160,7 @@ async fn download(
             "{from} has too many entries: pack them with `session exec … tar` first"
         )));
     }
-    fs::create_dir_all(to).map_err(|error| here(to, &error))?;
+    fs::create_dir_all(to).map_err(|error| local_file_error(to, &error))?;
     for entry in listing.entries {
         let plain = !entry.name.contains(['/', '\0']) && !matches!(entry.name.as_str(), "" | "." | "..");
         if plain && matches!(entry.kind, FileKind::File | FileKind::Folder) {
@@ -178,9 +178,9 @@ async fn download_file(
     id: SessionId,
     from: &str,
     to: &Path,
-    copied: &mut Copied,
+    copied: &mut CopySummary,
 ) -> Result<(), Failure> {
-    let failed = |error: io::Error| here(to, &error);
+    let failed = |error: io::Error| local_file_error(to, &error);
     let mut content = client.read_file(id, from).await?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let part = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;

@@ -11,7 +11,7 @@ use proto::socket::ServerMessage;
 use proto::{ClientType, ConfigurationId, SessionId, SessionType};
 use serde_json::json;
 
-use super::attach::Attached;
+use super::attach::AttachedSession;
 use super::turns::Prompt;
 use super::{env, key, send, work};
 use crate::args::NewArgs;
@@ -50,7 +50,7 @@ pub(super) async fn create(context: &Context, client: Client, new: NewArgs) -> R
         _ => None,
     };
     if new.attach {
-        let attached = Attached::open(context, client, id, false).await?;
+        let attached = AttachedSession::open(context, client, id, false).await?;
         let prompt = sent.map(Prompt::Id).or(new.prompt.map(Prompt::Text));
         return attached.expecting(prompt).run().await;
     }

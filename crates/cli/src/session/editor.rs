@@ -23,7 +23,7 @@ const PROMPT: &str = "› ";
 
 /// An input event at the prompt.
 #[derive(Debug)]
-pub(super) enum Typed {
+pub(super) enum InputEvent {
     Line(String),
     /// Ctrl-C.
     Interrupt,
@@ -34,7 +34,7 @@ pub(super) enum Typed {
 /// The line editor of one terminal.
 pub(super) struct Editor {
     go: std_mpsc::Sender<()>,
-    typed: mpsc::Receiver<Typed>,
+    typed: mpsc::Receiver<InputEvent>,
     terminal: Terminal,
     before: Option<Termios>,
     waits: bool,
@@ -118,13 +118,13 @@ impl Editor {
 
     /// Waits for the next line. The first call shows the prompt. Cancel-safe: a caller that stops waiting may call
     /// again.
-    pub(super) async fn next(&mut self) -> Typed {
+    pub(super) async fn next(&mut self) -> InputEvent {
         if !self.waits {
             self.waits = true;
             self.terminal.0.borrow_mut().edits = true;
             let _ = self.go.send(());
         }
-        let typed = self.typed.recv().await.unwrap_or(Typed::End);
+        let typed = self.typed.recv().await.unwrap_or(InputEvent::End);
         self.waits = false;
         let mut inner = self.terminal.0.borrow_mut();
         inner.edits = false;
@@ -151,7 +151,7 @@ fn read_lines(
     mut editor: DefaultEditor,
     history: Option<&Path>,
     asked: &std_mpsc::Receiver<()>,
-    tell: &mpsc::Sender<Typed>,
+    tell: &mpsc::Sender<InputEvent>,
 ) {
     while asked.recv().is_ok() {
         let typed = match editor.readline(PROMPT) {
@@ -162,10 +162,10 @@ fn read_lines(
                     // Ignore errors: a prompt is still valid if it cannot be saved to the history.
                     let _ = editor.append_history(file);
                 }
-                Typed::Line(line)
+                InputEvent::Line(line)
             }
-            Err(ReadlineError::Interrupted) => Typed::Interrupt,
-            Err(_) => Typed::End,
+            Err(ReadlineError::Interrupted) => InputEvent::Interrupt,
+            Err(_) => InputEvent::End,
         };
         if tell.blocking_send(typed).is_err() {
             return;

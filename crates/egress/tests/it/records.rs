@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::DateTime;
-use egress::{Grounds, Kind, RecordItem, Recorder, RequestEnd, Verdict, record_queue};
+use egress::{AllowReason, Kind, RecordItem, Recorder, RequestEnd, Verdict, record_queue};
 use tokio::net::TcpListener;
 
 use crate::harness::{PUBLIC, World};
@@ -20,7 +20,7 @@ async fn plain_request_is_recorded_with_exact_byte_counts() {
     assert_eq!(record.bytes_down, HELLO.len() as u64);
     assert_eq!((record.kind, record.ended, record.address), (Kind::Http, RequestEnd::Complete, Some(PUBLIC)));
     assert_eq!(record.target.unwrap().to_string(), format!("site.test:{}", site.port()));
-    let Verdict::Allowed(Grounds::Listed(rule)) = record.verdict else { panic!("{:?}", record.verdict) };
+    let Verdict::Allowed(AllowReason::Listed(rule)) = record.verdict else { panic!("{:?}", record.verdict) };
     assert_eq!(rule.to_string(), "*:1024-65535");
     let counters = world.proxy.counters();
     assert_eq!((counters.allowed, counters.refused), (1, 0));

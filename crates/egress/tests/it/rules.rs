@@ -1,8 +1,8 @@
 //! The decisions of the rules, without a network.
 
-use egress::{Denial, Grounds, Mode, RuleError, Rules, Target};
+use egress::{AllowReason, Denial, Mode, RuleError, Rules, Target};
 
-fn decide(rules: &Rules, target: &str) -> Result<Grounds, Denial> {
+fn decide(rules: &Rules, target: &str) -> Result<AllowReason, Denial> {
     rules.decide(&Target::parse(target, None).unwrap())
 }
 
@@ -10,7 +10,7 @@ fn decide(rules: &Rules, target: &str) -> Result<Grounds, Denial> {
 fn open_mode_allows_every_host_on_ports_80_and_443() {
     let rules = Rules::new(Mode::Open);
     for target in ["example.com:80", "example.com:443", "8.8.8.8:443"] {
-        assert_eq!(decide(&rules, target), Ok(Grounds::Public), "{target}");
+        assert_eq!(decide(&rules, target), Ok(AllowReason::Public), "{target}");
     }
     for target in ["example.com:22", "example.com:8080", "example.com:1"] {
         assert!(matches!(decide(&rules, target), Err(Denial::PortClosed(_))), "{target}");
@@ -48,7 +48,7 @@ fn allow_list_matches_complete_labels_in_any_spelling() {
         "[2606:4700:0::1111]:443",
     ];
     for target in allowed {
-        assert!(matches!(decide(&rules, target), Ok(Grounds::Listed(_))), "{target}");
+        assert!(matches!(decide(&rules, target), Ok(AllowReason::Listed(_))), "{target}");
     }
     let refused = [
         "www.example.com:443",
@@ -95,7 +95,7 @@ fn offline_mode_ignores_the_lists() {
 #[test]
 fn exception_applies_to_one_port_of_one_host() {
     let rules = Rules::new(Mode::AllowList).allow_private("Registry.internal:5000").unwrap();
-    assert!(matches!(decide(&rules, "registry.internal:5000"), Ok(Grounds::Private(_))));
+    assert!(matches!(decide(&rules, "registry.internal:5000"), Ok(AllowReason::Private(_))));
     assert!(decide(&rules, "registry.internal:443").is_err());
     assert!(decide(&rules, "other.internal:5000").is_err());
 }

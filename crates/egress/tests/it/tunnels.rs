@@ -1,6 +1,6 @@
 //! `CONNECT`: all bytes and half-closes pass, and no tunnel stays open for ever.
 
-use egress::{Failure, Grounds, Kind, Limits, Mode, RequestEnd, Rules, Verdict};
+use egress::{AllowReason, Failure, Kind, Limits, Mode, RequestEnd, Rules, Verdict};
 use testkit::{Direction, FaultProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -32,7 +32,7 @@ async fn tunnel_relays_all_bytes_and_half_closes() {
         (record.kind, record.ended, record.address),
         (Kind::Connect, RequestEnd::Complete, Some(PUBLIC))
     );
-    assert!(matches!(record.verdict, Verdict::Allowed(Grounds::Listed(_))));
+    assert!(matches!(record.verdict, Verdict::Allowed(AllowReason::Listed(_))));
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ pub(super) async fn check_kept(
         if let Some(id) = reader.missing_artifact(org, &ids).await? {
             let key = || format!("org_id={org} artifact_id={id}");
             let place = Place { table: "artifacts", key: &key, record: None };
-            return Err(place.said("artifact_id", "no row".to_owned(), "an artifact".to_owned()));
+            return Err(place.difference("artifact_id", "no row".to_owned(), "an artifact".to_owned()));
         }
     }
     Ok(())
@@ -59,7 +59,7 @@ fn check(row: &ArtifactRow) -> Result<(), VerifyError> {
     let said = [&row.run_inputs, &row.run_outputs].into_iter().flatten().flat_map(references);
     let Some(said) = said.into_iter().find(|it| it["artifact_id"] == row.artifact_id.as_str()) else {
         let lineage = row.lineage.as_ref().map(Value::to_string).unwrap_or_default();
-        return Err(place.said(
+        return Err(place.difference(
             "artifact_id or lineage",
             format!("{} of {lineage}", row.artifact_id),
             "that this run made no such artifact".to_owned(),
@@ -78,15 +78,15 @@ fn check(row: &ArtifactRow) -> Result<(), VerifyError> {
     ];
     for (field, stored) in stored {
         let column = field.trim_end_matches("_utc");
-        place.same(column, &stored.to_string(), &said[field].to_string())?;
+        place.compare(column, &stored.to_string(), &said[field].to_string())?;
     }
     let content = Place { table: "artifact_contents", ..place };
     match &row.content {
-        Some(bytes) => content.same(
+        Some(bytes) => content.compare(
             "content",
             &format!("bytes with the hash {}", sha256(bytes)),
             &format!("bytes with the hash {}", row.hash),
         ),
-        None => Err(content.said("artifact_id", "no row".to_owned(), "the content".to_owned())),
+        None => Err(content.difference("artifact_id", "no row".to_owned(), "the content".to_owned())),
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// Returns an error if two values differ.
-    pub(super) fn same<T: PartialEq + fmt::Debug>(
+    pub(super) fn compare<T: PartialEq + fmt::Debug>(
         &self,
         column: &str,
         stored: &T,
@@ -55,10 +55,10 @@ impl Place<'_> {
         stored: &dyn fmt::Debug,
         recorded: &dyn fmt::Debug,
     ) -> VerifyError {
-        self.said(column, format!("{stored:?}"), format!("{recorded:?}"))
+        self.difference(column, format!("{stored:?}"), format!("{recorded:?}"))
     }
 
-    pub(super) fn said(&self, column: &str, stored: String, recorded: String) -> VerifyError {
+    pub(super) fn difference(&self, column: &str, stored: String, recorded: String) -> VerifyError {
         let (table, key, column) = (self.table, (self.key)(), column.to_owned());
         Box::new(Difference { table, key, column, stored, recorded, record: self.record }).into()
     }
@@ -72,7 +72,7 @@ pub(super) fn readable<T>(table: &'static str, read: Result<T, StoreError>) -> R
             return error.into();
         }
         let place = Place { table, key: &String::new, record: None };
-        place.said(
+        place.difference(
             "of some row",
             format!("a value that we never write ({error})"),
             "nothing of it".to_owned(),

@@ -15,7 +15,7 @@ pub(super) async fn check_tree(reader: &mut AuditReader, events: u64) -> Result<
     let events_stored = i64::try_from(events).unwrap_or(i64::MAX);
     let record = (size > events_stored).then_some(events);
     let place = Place { table: "ledger_tree", key: &|| "id=1".to_owned(), record };
-    place.same("size", &size, &events_stored)
+    place.compare("size", &size, &events_stored)
 }
 
 /// Checks that there is one row for the end of every chain, and no other row.
@@ -29,18 +29,22 @@ pub(super) async fn check_heads(
         let key = || format!("chain={chain}");
         let place = Place { table: "ledger_heads", key: &key, record: None };
         let Some(row) = rows.remove(&chain) else {
-            return Err(place.said("chain", "no row".to_owned(), format!("an end at {}", head.sequence)));
+            return Err(place.difference(
+                "chain",
+                "no row".to_owned(),
+                format!("an end at {}", head.sequence),
+            ));
         };
-        place.same("sequence", &u64::try_from(row.sequence).unwrap_or(u64::MAX), &head.sequence)?;
-        place.same("hash", &row.hash, &head.hash.to_string())?;
-        place.same("org_id", &row.org_id, &chain.parse::<OrgId>().ok())?;
+        place.compare("sequence", &u64::try_from(row.sequence).unwrap_or(u64::MAX), &head.sequence)?;
+        place.compare("hash", &row.hash, &head.hash.to_string())?;
+        place.compare("org_id", &row.org_id, &chain.parse::<OrgId>().ok())?;
     }
     match rows.into_keys().min() {
         None => Ok(()),
         Some(chain) => {
             let key = || format!("chain={chain}");
             let place = Place { table: "ledger_heads", key: &key, record: None };
-            Err(place.said("chain", "a head".to_owned(), "no event of this chain".to_owned()))
+            Err(place.difference("chain", "a head".to_owned(), "no event of this chain".to_owned()))
         }
     }
 }
@@ -69,14 +73,18 @@ pub(super) fn check_outside(
         let key = || format!("size={}", kept.size);
         let place = Place { table: "ledger_checkpoints", key: &key, record: None };
         let stored = rows.get(&kept.size).map(ToString::to_string);
-        place.same("signature", &stored, &Some(kept.to_string()))?;
+        place.compare("signature", &stored, &Some(kept.to_string()))?;
     }
     Ok(())
 }
 
 /// Explains a checkpoint that does not match or has an invalid signature: if its row differs from the copy outside, the
 /// row was changed.
-pub(super) fn blame(fault: Fault, rows: &BTreeMap<u64, Checkpoint>, outside: &[Checkpoint]) -> VerifyError {
+pub(super) fn explain_checkpoint_fault(
+    fault: Fault,
+    rows: &BTreeMap<u64, Checkpoint>,
+    outside: &[Checkpoint],
+) -> VerifyError {
     let (Fault::Signature { checkpoint: size } | Fault::Rewritten { to: size, .. }) = fault else {
         return fault.into();
     };
@@ -96,11 +104,15 @@ fn read(row: &KeptCheckpoint) -> Result<Checkpoint, VerifyError> {
     let place = Place { table: "ledger_checkpoints", key: &key, record: None };
     let read = Checkpoint::parse_all(&row.note).ok().and_then(|mut all| all.pop().filter(|_| all.is_empty()));
     let Some(checkpoint) = read else {
-        return Err(place.said("signature", format!("{:?}", row.note), "a signed checkpoint".to_owned()));
+        return Err(place.difference(
+            "signature",
+            format!("{:?}", row.note),
+            "a signed checkpoint".to_owned(),
+        ));
     };
-    place.same("size", &u64::try_from(row.size).unwrap_or(u64::MAX), &checkpoint.size)?;
-    place.same("root", &row.root, &checkpoint.root.to_string())?;
+    place.compare("size", &u64::try_from(row.size).unwrap_or(u64::MAX), &checkpoint.size)?;
+    place.compare("root", &row.root, &checkpoint.root.to_string())?;
     let signer = checkpoint.key_ids().map(hex::encode).next().unwrap_or_default();
-    place.same("key_id", &row.key_id, &signer)?;
+    place.compare("key_id", &row.key_id, &signer)?;
     Ok(checkpoint)
 }

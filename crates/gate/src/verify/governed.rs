@@ -16,7 +16,7 @@ use crate::governance::GRANT;
 
 /// The state in force according to the events.
 #[derive(Default)]
-pub(super) struct Governed {
+pub(super) struct GovernanceState {
     lock: Option<(u64, SafetyLock)>,
     grants: BTreeMap<Uuid, (u64, OverrideGrant)>,
     /// By organization and action key.
@@ -30,7 +30,7 @@ struct Mode {
     at: DateTime<Utc>,
 }
 
-impl Governed {
+impl GovernanceState {
     pub(super) fn note(&mut self, row: &EventRow, event: &Event) {
         let Some(target) = event.target.as_ref().filter(|it| it.target_type == TargetType::Policy) else {
             return;
@@ -89,10 +89,10 @@ fn check_lock(stored: Option<SafetyLock>, said: Option<(u64, SafetyLock)>) -> Re
             return Err(place.differs("locked", &stored, &said));
         }
     };
-    place.same("locked", &stored.locked, &said.locked)?;
-    place.same("changed_by", &stored.changed_by, &said.changed_by)?;
-    place.same("reason", &stored.reason, &said.reason)?;
-    place.same("changed_at", &stored.changed_at, &said.changed_at)
+    place.compare("locked", &stored.locked, &said.locked)?;
+    place.compare("changed_by", &stored.changed_by, &said.changed_by)?;
+    place.compare("reason", &stored.reason, &said.reason)?;
+    place.compare("changed_at", &stored.changed_at, &said.changed_at)
 }
 
 fn check_grants(
@@ -105,24 +105,24 @@ fn check_grants(
         let record = found.as_ref().map(|(position, _)| *position);
         let place = Place { table: "override_grants", key: &key, record };
         let Some((_, grant)) = found else {
-            return Err(place.said("id", row.id.to_string(), "no such grant".to_owned()));
+            return Err(place.difference("id", row.id.to_string(), "no such grant".to_owned()));
         };
-        place.same("org_id", &row.org_id, &grant.org_id)?;
-        place.same("user_id", &row.user_id, &grant.user_id)?;
-        place.same("ticket", &row.ticket, &grant.ticket)?;
-        place.same("reason", &row.reason, &grant.reason)?;
-        place.same("granted_by", &row.granted_by, &grant.granted_by)?;
-        place.same("valid_from", &row.valid_from, &grant.valid_from)?;
-        place.same("valid_until", &row.valid_until, &grant.valid_until)?;
-        place.same("revoked_by", &row.revoked_by, &grant.revoked_by)?;
-        place.same("revoked_at", &row.revoked_at, &grant.revoked_at)?;
+        place.compare("org_id", &row.org_id, &grant.org_id)?;
+        place.compare("user_id", &row.user_id, &grant.user_id)?;
+        place.compare("ticket", &row.ticket, &grant.ticket)?;
+        place.compare("reason", &row.reason, &grant.reason)?;
+        place.compare("granted_by", &row.granted_by, &grant.granted_by)?;
+        place.compare("valid_from", &row.valid_from, &grant.valid_from)?;
+        place.compare("valid_until", &row.valid_until, &grant.valid_until)?;
+        place.compare("revoked_by", &row.revoked_by, &grant.revoked_by)?;
+        place.compare("revoked_at", &row.revoked_at, &grant.revoked_at)?;
     }
     match said.into_iter().next() {
         None => Ok(()),
         Some((id, (position, _))) => {
             let key = || format!("id={id}");
             let place = Place { table: "override_grants", key: &key, record: Some(position) };
-            Err(place.said("id", "no row".to_owned(), "a grant".to_owned()))
+            Err(place.difference("id", "no row".to_owned(), "a grant".to_owned()))
         }
     }
 }
@@ -137,19 +137,19 @@ fn check_modes(
         let cut: Text<0, 200> = Text::cut(&row.key);
         let Some((position, mode)) = said.remove(&(row.org_id, cut.as_str().to_owned())) else {
             let place = Place { table: "action_modes", key: &key, record: None };
-            return Err(place.said("action_key", row.mode.as_str().to_owned(), "no mode".to_owned()));
+            return Err(place.difference("action_key", row.mode.as_str().to_owned(), "no mode".to_owned()));
         };
         let place = Place { table: "action_modes", key: &key, record: Some(position) };
-        place.same("mode", &row.mode.as_str(), &mode.word.as_str())?;
-        place.same("changed_by", &row.changed_by, &mode.by)?;
-        place.same("changed_at", &row.changed_at, &mode.at)?;
+        place.compare("mode", &row.mode.as_str(), &mode.word.as_str())?;
+        place.compare("changed_by", &row.changed_by, &mode.by)?;
+        place.compare("changed_at", &row.changed_at, &mode.at)?;
     }
     match said.into_iter().next() {
         None => Ok(()),
         Some(((org, action), (position, mode))) => {
             let key = || format!("org_id={org} action_key={action}");
             let place = Place { table: "action_modes", key: &key, record: Some(position) };
-            Err(place.said("action_key", "no row".to_owned(), mode.word))
+            Err(place.difference("action_key", "no row".to_owned(), mode.word))
         }
     }
 }

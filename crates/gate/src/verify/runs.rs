@@ -46,12 +46,12 @@ impl Runs {
         let key = || format!("org_id={org} run_id={run_id}");
         let place = Place { table: "runs", key: &key, record: Some(position) };
         let Some(found) = runs.get(&(org, run_id.clone())) else {
-            return Err(place.said("run_id", "no row".to_owned(), "a run".to_owned()));
+            return Err(place.difference("run_id", "no row".to_owned(), "a run".to_owned()));
         };
         let (begun, ended) = (at(found.begun_position), at(found.ended_position));
         match hash {
-            Some((RunColumns::Begun, _)) => place.same("begun_position", &begun, &Some(position))?,
-            Some((RunColumns::Ended, _)) => place.same("ended_position", &ended, &Some(position))?,
+            Some((RunColumns::Begun, _)) => place.compare("begun_position", &begun, &Some(position))?,
+            Some((RunColumns::Ended, _)) => place.compare("ended_position", &ended, &Some(position))?,
             None => {}
         }
         let window =
@@ -80,7 +80,7 @@ impl Runs {
         let key = || format!("org_id={} run_id={}", row.run.org_id, row.run.run_id);
         let place = Place { table: "runs", key: &key, record: None };
         let positions = format!("{:?} and {:?}", row.begun_position, row.ended_position);
-        Err(place.said(
+        Err(place.difference(
             "begun_position or ended_position",
             positions,
             "no event of this run there".to_owned(),
@@ -108,24 +108,32 @@ fn check_begun(
     let target = event.target.as_ref();
     let name = target.map(|target| target.name.as_str());
     let operation = target.and_then(|target| target.operation.as_ref()).map(Text::as_str);
-    place.same("lanes_version", &run.lanes_version.as_str(), &event.policy_versions.lanes.as_str())?;
-    place.same("roles_version", &run.roles_version.as_str(), &event.policy_versions.roles.as_str())?;
-    place.same("parent_run_id", &run.parent_run_id, &said(event.parent_run_id.as_ref().map(Text::as_str)))?;
-    place.same("case_id", &run.case_id, &said(event.case_id.as_ref().map(Text::as_str)))?;
+    place.compare("lanes_version", &run.lanes_version.as_str(), &event.policy_versions.lanes.as_str())?;
+    place.compare("roles_version", &run.roles_version.as_str(), &event.policy_versions.roles.as_str())?;
+    place.compare(
+        "parent_run_id",
+        &run.parent_run_id,
+        &said(event.parent_run_id.as_ref().map(Text::as_str)),
+    )?;
+    place.compare("case_id", &run.case_id, &said(event.case_id.as_ref().map(Text::as_str)))?;
     let correlation = said(event.correlation_id.as_ref().map(Text::as_str));
-    place.same("correlation_id", &run.correlation_id, &correlation)?;
-    place.same("role_id", &cut(Some(&run.role_id), 80), &said(event.role_id.as_ref().map(Text::as_str)))?;
-    place.same("lane_id", &run.lane_id, &said(event.lane_id.as_ref().map(Text::as_str)))?;
+    place.compare("correlation_id", &run.correlation_id, &correlation)?;
+    place.compare(
+        "role_id",
+        &cut(Some(&run.role_id), 80),
+        &said(event.role_id.as_ref().map(Text::as_str)),
+    )?;
+    place.compare("lane_id", &run.lane_id, &said(event.lane_id.as_ref().map(Text::as_str)))?;
     check_actor(place, run, event)?;
     // The target of a run that is not a call is its kind.
     if run.tool.is_some() || operation.is_none_or(|kind| kind != run.kind.as_str()) {
-        place.same("tool", &cut(run.tool.as_deref(), 200), &said(name))?;
-        place.same("operation", &cut(run.operation.as_deref(), 200), &said(operation))?;
+        place.compare("tool", &cut(run.tool.as_deref(), 200), &said(name))?;
+        place.compare("operation", &cut(run.operation.as_deref(), 200), &said(operation))?;
     }
     let request = event.request_hash_sha256.map(|hash| hash.to_string());
-    place.same("request_hash", &run.request_hash, &request)?;
+    place.compare("request_hash", &run.request_hash, &request)?;
     if !ended_later && run.status != RunStatus::Running && event.outcome == Outcome::Allow {
-        place.same("status", &run.status.as_str(), &RunStatus::Running.as_str())?;
+        place.compare("status", &run.status.as_str(), &RunStatus::Running.as_str())?;
     }
     only_hash(place, UNNAMED_BEGUN, computed, recorded)
 }
@@ -145,7 +153,7 @@ fn only_hash(
 ) -> Result<(), VerifyError> {
     match recorded {
         None => Ok(()),
-        Some(recorded) => Err(place.said(
+        Some(recorded) => Err(place.difference(
             columns,
             format!("what has the hash {computed}"),
             format!("what has the hash {recorded}"),
@@ -181,7 +189,7 @@ fn check_ended(
         return Err(place.differs("status", &run.status.as_str(), &event.outcome.as_str()));
     }
     let response = event.response_hash_sha256.map(|hash| hash.to_string());
-    place.same("response_hash", &run.response_hash, &response)?;
+    place.compare("response_hash", &run.response_hash, &response)?;
     let error = event.error.as_ref().map(|error| json!(error));
     let stored = run.error.as_ref();
     let code = |error: Option<&Value>| {
@@ -191,7 +199,7 @@ fn check_ended(
         return Err(place.differs("error", &stored.map(Value::to_string), &error.map(|it| it.to_string())));
     }
     let outputs = json!({ "artifact_refs": event.output_artifacts });
-    place.same("outputs", &run.outputs.to_string(), &outputs.to_string())?;
+    place.compare("outputs", &run.outputs.to_string(), &outputs.to_string())?;
     only_hash(place, UNNAMED_ENDED, computed, recorded)
 }
 
@@ -210,10 +218,10 @@ fn check_answer(place: &Place<'_>, run: &Run) -> Result<(), VerifyError> {
     if hash.as_ref() != Some(recorded) {
         let stored =
             hash.map_or_else(|| "no answer".to_owned(), |hash| format!("an answer with the hash {hash}"));
-        return Err(place.said("answer", stored, format!("one with the hash {recorded}")));
+        return Err(place.difference("answer", stored, format!("one with the hash {recorded}")));
     }
     let outcome = answer.map_or(&Value::Null, |answer| &answer["outcome"]);
     let expected =
         run.error.as_ref().map_or_else(|| json!("success"), |it| json!({"failed": it["error_code"]}));
-    place.same("answer", &outcome.to_string(), &expected.to_string())
+    place.compare("answer", &outcome.to_string(), &expected.to_string())
 }

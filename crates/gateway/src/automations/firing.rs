@@ -4,8 +4,8 @@ use chrono::TimeDelta;
 use proto::{AutomationRunId, JsonObject, OrgId, SessionId, TriggerEventId, TriggerKind, UserId};
 use shares::{OverShare, Party};
 use store::{
-    Advanced, Automation, AutomationRun, CronFiring, Fired, NewTriggerEvent, RunAdvance, RunStep, StoreError,
-    TriggerEvent,
+    Advanced, Automation, AutomationRun, CronFiring, FiringOutcome, NewTriggerEvent, RunAdvance, RunStep,
+    StoreError, TriggerEvent,
 };
 
 use super::{Automations, Delivery};
@@ -26,9 +26,9 @@ pub(crate) enum FireError {
     Store(#[from] StoreError),
 }
 
-/// What became of a webhook's request.
+/// The outcome of a webhook's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hooked {
+pub(crate) struct WebhookOutcome {
     pub(crate) event: TriggerEventId,
     /// `None` if the event was skipped.
     pub(crate) run: Option<AutomationRunId>,
@@ -80,7 +80,7 @@ impl Automations {
         automation: &Automation,
         delivery: Delivery,
         payload: String,
-    ) -> Result<Hooked, FireError> {
+    ) -> Result<WebhookOutcome, FireError> {
         self.hooks.take(Party::org(automation.org_id), 1)?;
         let event = NewTriggerEvent {
             event_name: delivery.event_name,
@@ -90,10 +90,10 @@ impl Automations {
         };
         let (id, run) = (event.id, event.run_id);
         match self.fire(event).await? {
-            Fired::Started => Ok(Hooked { event: id, run: Some(run), duplicate: false }),
-            Fired::Skipped => Ok(Hooked { event: id, run: None, duplicate: false }),
-            Fired::Duplicate { event, run } => Ok(Hooked { event, run, duplicate: true }),
-            Fired::Full | Fired::Stale => Err(FireError::Full),
+            FiringOutcome::Started => Ok(WebhookOutcome { event: id, run: Some(run), duplicate: false }),
+            FiringOutcome::Skipped => Ok(WebhookOutcome { event: id, run: None, duplicate: false }),
+            FiringOutcome::Duplicate { event, run } => Ok(WebhookOutcome { event, run, duplicate: true }),
+            FiringOutcome::Full | FiringOutcome::Stale => Err(FireError::Full),
         }
     }
 
@@ -150,13 +150,17 @@ impl Automations {
     async fn started(&self, event: NewTriggerEvent) -> Result<AutomationRunId, FireError> {
         let run = event.run_id;
         match self.fire(event).await? {
-            Fired::Started => Ok(run),
-            Fired::Skipped => Err(StoreError::Refused("this automation is disabled: enable it first").into()),
-            Fired::Duplicate { .. } | Fired::Full | Fired::Stale => Err(FireError::Full),
+            FiringOutcome::Started => Ok(run),
+            FiringOutcome::Skipped => {
+                Err(StoreError::Refused("this automation is disabled: enable it first").into())
+            }
+            FiringOutcome::Duplicate { .. } | FiringOutcome::Full | FiringOutcome::Stale => {
+                Err(FireError::Full)
+            }
         }
     }
 
-    async fn fire(&self, event: NewTriggerEvent) -> Result<Fired, StoreError> {
+    async fn fire(&self, event: NewTriggerEvent) -> Result<FiringOutcome, StoreError> {
         let (automation, kind) = (event.automation_id, event.kind);
         let fired = self.store.fire(event).await?;
         tracing::info!(%automation, %kind, ?fired, "an automation was triggered");

@@ -44,10 +44,10 @@ pub(crate) struct Runner {
     in_flight: Mutex<HashSet<Uuid>>,
 }
 
-/// What became of a row.
+/// The outcome of carrying out a row.
 enum Progress {
     Done,
-    /// Nothing failed, but it cannot be done yet.
+    /// The step did not fail, but cannot be carried out yet.
     Later(TimeDelta),
 }
 

@@ -9,7 +9,7 @@ use store::CronFiring;
 /// Missed firings are counted up to this number.
 const MAX_MISSED: i64 = 1000;
 
-/// When an automation runs by itself.
+/// The schedule of an automation: a cron line and a time zone.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     cron: Cron,

@@ -266,7 +266,7 @@ fn check_tools(risks: &[(String, Option<proto::Risk>)]) -> Result<(), ApiError> 
     Err(ApiError::bad_request("overrides: the names of at most 500 tools, each with 1 to 128 characters"))
 }
 
-/// What changes, for the ledger: the names of fields, and the address.
+/// The change for the ledger: the names of fields, and the address.
 fn changed(id: ConnectorId, change: &ConnectorChange) -> String {
     let ConnectorChange { name, url, auth, default_risk, enabled, risks } = change;
     let mut parts = vec![format!("connector {id}")];

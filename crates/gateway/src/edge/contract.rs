@@ -108,7 +108,7 @@ pub(super) async fn organization(
     Ok(app.store.orgs().await?.into_iter().map(|org| org.id).find(|org| *org == named))
 }
 
-pub(super) async fn whose(
+pub(super) async fn identity_and_organization(
     app: &AppState,
     caller: &Caller,
     named: Option<&str>,
@@ -130,7 +130,8 @@ pub(super) async fn start_run(
     caller: Caller,
     Body(request): Body<StartRun>,
 ) -> Result<(StatusCode, Json<RunRecord>), ApiError> {
-    let (identity, org) = whose(&app, &caller, request.organization_id.as_deref()).await?;
+    let (identity, org) =
+        identity_and_organization(&app, &caller, request.organization_id.as_deref()).await?;
     let long = |text: &Option<String>, least: usize, most: usize| {
         text.as_deref().is_some_and(|text| !(least..=most).contains(&text.chars().count()) || !is_name(text))
     };
@@ -192,7 +193,7 @@ pub(super) async fn finish_run(
     Query(query): Query<ArtifactQuery>,
     Body(request): Body<FinishRun>,
 ) -> Result<Json<RunRecord>, ApiError> {
-    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_run(&app, &identity, org, &id).await?;
     // The gateway itself starts and ends the run of a turn, in the agent's name, so the agent does not own that run.
     let owns = found.actor == json!(identity.actor) && !found.run_id.starts_with(TURN_RUN);
@@ -215,7 +216,7 @@ pub(super) async fn run(
     Path(id): Path<String>,
     Query(query): Query<ArtifactQuery>,
 ) -> Result<Json<RunRecord>, ApiError> {
-    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
 }
 
@@ -235,7 +236,7 @@ pub(super) async fn runs(
     Query(query): Query<RunQuery>,
 ) -> Result<Json<RunList>, ApiError> {
     check_names([&query.case_id, &query.parent_run_id, &query.before])?;
-    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let limit = query.limit.unwrap_or(RUNS).clamp(1, MOST_RUNS);
     let before = match query.before.as_deref().map(cursor) {
         Some(None) => return Err(ApiError::bad_request("before is not a cursor of this list")),
@@ -274,7 +275,7 @@ pub(super) async fn audit_events(
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<AuditEvents>, ApiError> {
     check_names([&query.case_id, &query.run_id])?;
-    let (_, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (_, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let limit = query.limit.unwrap_or(EVENTS).clamp(1, MOST_EVENTS);
     let filter = EventFilter {
         run_id: query.run_id,
@@ -286,10 +287,10 @@ pub(super) async fn audit_events(
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let next = found.last().filter(|_| more).map(|event| event.sequence);
-    Ok(Json(AuditEvents { events: found.iter().map(told).collect(), next }))
+    Ok(Json(AuditEvents { events: found.iter().map(event_json).collect(), next }))
 }
 
-fn told(event: &ListedEvent) -> Value {
+fn event_json(event: &ListedEvent) -> Value {
     let mut told: Value = serde_json::from_str(&event.record).unwrap_or_default();
     told["sequence"] = json!(event.sequence);
     told
@@ -305,7 +306,7 @@ pub(super) async fn artifact(
     Path(id): Path<String>,
     Query(query): Query<ArtifactQuery>,
 ) -> Result<Json<Value>, ApiError> {
-    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_artifact(&app, &identity, org, &id, query.case_id.as_deref()).await?;
     Ok(Json(json!(gate::reference(&found))))
 }
@@ -320,7 +321,7 @@ pub(super) async fn artifact_content(
     Path(id): Path<String>,
     Query(query): Query<ArtifactQuery>,
 ) -> Result<Response, ApiError> {
-    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     check_names([&query.case_id])?;
     let case = identity.case().or(query.case_id);
     let found = visible_artifact(&app, &identity, org, &id, case.as_deref()).await;

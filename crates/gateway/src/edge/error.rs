@@ -25,7 +25,7 @@ use shares::{OverShare, ShareOwner};
 pub struct ApiError {
     status: StatusCode,
     body: ErrorBody,
-    /// What happened inside the gateway. This field is only logged.
+    /// The internal cause. This field is only logged.
     cause: Option<String>,
     /// The body of the request was valid JSON of the wrong shape; see [`ApiError::shape_as`].
     misshapen: bool,

@@ -160,7 +160,7 @@ pub(super) async fn create_configuration(
     };
     let details = format!("configuration {id}");
     administer(&app, &user, Subject::Configuration, "create", details).create_configuration(new).await?;
-    Ok((StatusCode::CREATED, Json(whole(&app, user.org, id).await?)))
+    Ok((StatusCode::CREATED, Json(load_configuration(&app, user.org, id).await?)))
 }
 
 #[utoipa::path(get, path = "/v1/configurations/{configurationId}", tag = "workspaces",
@@ -173,7 +173,7 @@ pub(super) async fn configuration(
     Query(query): Query<OrgQuery>,
 ) -> Result<Json<ConfigurationEntry>, ApiError> {
     let org = organization(&app, &caller, &query).await?;
-    Ok(Json(whole(&app, org, id).await?))
+    Ok(Json(load_configuration(&app, org, id).await?))
 }
 
 async fn organization(app: &AppState, caller: &Caller, query: &OrgQuery) -> Result<OrgId, ApiError> {
@@ -208,7 +208,7 @@ pub(super) async fn change_configuration(
     };
     let store = administer(&app, &user, Subject::Configuration, "change", format!("configuration {id}"));
     store.update_configuration(user.org, id, change, app.clock.now()).await?;
-    Ok(Json(whole(&app, user.org, id).await?))
+    Ok(Json(load_configuration(&app, user.org, id).await?))
 }
 
 #[utoipa::path(delete, path = "/v1/configurations/{configurationId}", tag = "workspaces",
@@ -229,7 +229,11 @@ async fn found(app: &AppState, org: OrgId, id: ConfigurationId) -> Result<Config
     found.ok_or_else(|| ApiError::not_found("This configuration does not exist"))
 }
 
-async fn whole(app: &AppState, org: OrgId, id: ConfigurationId) -> Result<ConfigurationEntry, ApiError> {
+async fn load_configuration(
+    app: &AppState,
+    org: OrgId,
+    id: ConfigurationId,
+) -> Result<ConfigurationEntry, ApiError> {
     let found = found(app, org, id).await?;
     let placed = app.store.configuration_repos(org, id).await?;
     let repos = placed

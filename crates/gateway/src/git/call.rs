@@ -12,7 +12,7 @@ const PUBLISH: &str = "git.publish";
 const READ: &str = "git.read";
 const SYSTEM: &str = "platform.system";
 
-/// Who starts a call.
+/// The party that starts a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Initiator {
     /// A program in the sandbox, without a person's request.

@@ -18,7 +18,7 @@ const MAX_HEADER: u64 = 8 * 1024;
 /// A request in the terms of CGI, which the backend speaks.
 pub(super) struct CgiRequest<'a> {
     pub(super) method: &'a str,
-    /// What follows the repository in the URL.
+    /// The part of the URL after the repository.
     pub(super) path: &'a str,
     pub(super) query: &'a str,
     pub(super) content_type: &'a str,

@@ -235,7 +235,7 @@ impl CommitScan {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Search {
     Found,
-    /// Not found in the pack, which refers to these commits without containing them.
+    /// The pack refers to these commits without containing them.
     Missing(Vec<String>),
 }
 

@@ -98,7 +98,7 @@ impl Endpoint {
         (Method::POST, Self::Push),
     ];
 
-    /// What follows the repository in the URL.
+    /// The part of the URL after the repository.
     fn suffix(self) -> String {
         match self {
             Self::Refs(service) => format!("/info/refs?service={service}"),

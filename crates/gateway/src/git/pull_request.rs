@@ -31,7 +31,7 @@ pub(crate) struct NewPullRequest {
     pub(crate) base: Option<String>,
 }
 
-/// What became of a pull request, stored in the data of its run's answer.
+/// The outcome of a pull request, stored in the data of its run's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum PullRequestOutcome {
@@ -39,7 +39,7 @@ pub(crate) enum PullRequestOutcome {
         url: String,
     },
     CredentialRefused,
-    /// Nothing was created, for another reason.
+    /// The pull request was not created, for another reason.
     NotCreated,
     /// The forge may have created it.
     Unknown,
@@ -145,7 +145,7 @@ fn code(error: &PullError) -> GitCode {
     }
 }
 
-/// What is wrong with the parameters of a call.
+/// Describes what is wrong with the parameters of a call.
 pub(crate) fn parameter_problem(parameters: &Value) -> Option<&'static str> {
     let text = |field: &str| parameters.get(field).and_then(Value::as_str);
     let fits = |text: &str, max| text.chars().count() <= max;

@@ -43,7 +43,7 @@ const RECEIVE_PACK: &str = "/git-receive-pack";
 pub(crate) struct Push {
     repo: Repo,
     request: PushRequest,
-    /// What each of the updates does.
+    /// The operation of each update.
     operations: Vec<Operation>,
     headers: HeaderMap,
     body: PushBody,

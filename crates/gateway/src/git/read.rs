@@ -34,7 +34,7 @@ const MAX_WAITING: usize = 16;
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who reads, and for which session.
+/// The reader, and the session for which it reads.
 pub(super) type Reader = (SessionId, Initiator);
 
 type Request = Box<dyn for<'a> FnOnce(&'a ForgeRepo<'a>) -> BoxFuture<'a, ()> + Send>;
@@ -154,7 +154,7 @@ impl GitService {
     }
 }
 
-/// When a call ends.
+/// The reason why a call ends.
 enum ReadEnd {
     Idle,
     Cancelled(CancellationToken),

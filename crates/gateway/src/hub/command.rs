@@ -153,7 +153,7 @@ pub(crate) enum PromptOutcome {
 /// An answer to a question of the agent, as received from a client.
 pub(crate) struct Answer {
     pub(crate) question_id: String,
-    /// For each part of the question, the chosen labels or a text.
+    /// The chosen labels or a text, for each part of the question.
     pub(crate) answers: Vec<Vec<String>>,
     /// The user or service that answers.
     pub(crate) by: String,

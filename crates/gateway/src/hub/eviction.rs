@@ -16,7 +16,7 @@ pub(crate) struct Activity {
 pub(super) struct ActivityReading {
     /// The session has watchers, a turn, a boot or queued prompts, or a caller is about to send it a command.
     busy: bool,
-    /// When the session was last looked up, on the registry's logical clock.
+    /// The time of the session's last lookup, on the registry's logical clock.
     used: u64,
 }
 

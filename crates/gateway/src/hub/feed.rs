@@ -52,7 +52,7 @@ impl Batch {
     }
 }
 
-/// What follows a given position in the stream.
+/// The result of reading the stream from a position.
 #[derive(Debug)]
 pub(crate) enum After {
     /// The next frames, possibly not all of them.
@@ -76,7 +76,7 @@ pub(crate) struct Feed {
 pub(crate) struct Listener {
     /// The number of bytes of the stream that the listener has taken.
     taken: AtomicU64,
-    /// When the listener last took a batch, in milliseconds of the clock.
+    /// The time at which the listener last took a batch, in milliseconds of the clock.
     moved: AtomicU64,
 }
 

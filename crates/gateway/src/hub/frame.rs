@@ -69,21 +69,21 @@ pub(crate) fn numbered(messages: &[ServerMessage], first: i64) -> NumberedLines 
 
 /// Serializes a message to one watcher, without a sequence number.
 pub(crate) fn to_one(message: &ServerMessage) -> FrameText {
-    alone(message, &[])
+    message_frame(message, &[])
 }
 
 /// Serializes the complete conversation, with the sequence number of the last frame it contains and the
 /// owner's epoch.
 pub(crate) fn init(message: &ServerMessage, seq: i64, epoch: i64) -> FrameText {
-    alone(message, &[("seq", seq), ("epoch", epoch)])
+    message_frame(message, &[("seq", seq), ("epoch", epoch)])
 }
 
 /// Serializes the conversation as the database has it, for a session without an owner.
 pub(crate) fn stored_init(message: &ServerMessage, seq: i64) -> FrameText {
-    alone(message, &[("seq", seq)])
+    message_frame(message, &[("seq", seq)])
 }
 
-fn alone(message: &ServerMessage, more: &[(&str, i64)]) -> FrameText {
+fn message_frame(message: &ServerMessage, more: &[(&str, i64)]) -> FrameText {
     let mut text = Vec::new();
     put(&mut text, message, more);
     FrameText::from(utf8(text))

@@ -58,7 +58,7 @@ pub(super) enum End {
     Fenced,
     /// The log cannot be written, and nothing may be broadcast that is not in the log.
     Store(StoreError),
-    /// Nobody needs the session in memory.
+    /// The session was evicted, because nobody needs it in memory.
     Idle,
     /// The session has been deleted.
     Deleted,
@@ -90,11 +90,11 @@ pub(super) struct Session {
     questions: Questions,
 }
 
-/// Who needs the session in memory.
+/// The reasons to keep the session in memory.
 struct Demand {
     activity: Arc<Activity>,
     watchers: Watchers,
-    /// When the session was last needed.
+    /// The time at which the session was last needed.
     idle_since: Duration,
 }
 
@@ -103,12 +103,12 @@ struct Failures {
     boots: u32,
     /// Agents that were lost soon after they had connected.
     losses: u32,
-    /// When the last agent connected.
+    /// The time at which the last agent connected.
     connected_at: Duration,
     saves: u32,
 }
 
-/// What an actor returns when it ends.
+/// The reason for which an actor ends.
 pub(super) enum Exit {
     /// The session was evicted from memory. These commands came too late and were not processed.
     Evicted(Vec<Command>),

@@ -4,7 +4,7 @@
 use clock::Clock;
 use proto::SessionId;
 use proto::socket::{Message, ServerMessage};
-use store::{Reach, Store, StoreError, TranscriptWrite};
+use store::{Store, StoreError, TranscriptExtent, TranscriptWrite};
 
 use super::approvals::waiting_approvals;
 use super::frame::{self, FrameText};
@@ -21,7 +21,7 @@ pub(crate) async fn stored_init(
     id: SessionId,
 ) -> Result<(FrameText, i64), StoreError> {
     let stored = store.transcript(id, INIT_BYTES).await?;
-    let Reach { seq: reached, complete } = store.transcript_reach(id).await?;
+    let TranscriptExtent { seq: reached, complete } = store.transcript_reach(id).await?;
     let now = clock.now().timestamp_millis();
     let (mut transcript, mut seq) = (Transcript::default(), reached);
     // What the log adds to an open message that was saved is not in its row.

@@ -102,7 +102,7 @@ impl Issuer {
 }
 
 impl Issuer {
-    /// When a token signed by us expired, if that is its only problem.
+    /// The expiry of a token that we signed, if that is its only problem.
     pub fn expired(&self, token: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let claims = self.user.signed(token).or_else(|| self.service.signed(token))?;
         let over = claims.exp.saturating_add(LEEWAY_SECONDS) <= now.timestamp();

@@ -35,7 +35,7 @@ pub(super) struct Upstream {
 }
 
 /// One request to a model API. `path` begins with `/v1` and has the query.
-pub(super) struct Forwarded<'a> {
+pub(super) struct ForwardedRequest<'a> {
     pub(super) method: &'a Method,
     pub(super) path: &'a str,
     pub(super) headers: &'a HeaderMap,
@@ -44,7 +44,7 @@ pub(super) struct Forwarded<'a> {
 
 impl Backend {
     /// Forwards one request and streams the response back.
-    pub(super) async fn answer(&self, protocol: Protocol, request: Forwarded<'_>) -> Response<Body> {
+    pub(super) async fn answer(&self, protocol: Protocol, request: ForwardedRequest<'_>) -> Response<Body> {
         match self {
             Self::Scripted(model) => play(protocol, scripted(model, request).await).await,
             Self::Upstream(upstream) => {
@@ -86,8 +86,8 @@ impl Upstream {
 }
 
 /// The scripted response to a request. A large body is parsed on a blocking thread, so that no other task waits for it.
-async fn scripted(model: &Arc<Model>, request: Forwarded<'_>) -> Option<Reply> {
-    let Forwarded { method, path, headers, body } = request;
+async fn scripted(model: &Arc<Model>, request: ForwardedRequest<'_>) -> Option<Reply> {
+    let ForwardedRequest { method, path, headers, body } = request;
     let conversation = headers.get(model::CONVERSATION_HEADER).and_then(|value| value.to_str().ok());
     let conversation = conversation.unwrap_or_default();
     if body.len() <= AT_ONCE {
@@ -175,7 +175,8 @@ mod tests {
         let model = Arc::new(Model::new(Script::built_in()));
         let headers = HeaderMap::new();
         let ask = |body| {
-            let request = Forwarded { method: &Method::POST, path: "/v1/messages", headers: &headers, body };
+            let request =
+                ForwardedRequest { method: &Method::POST, path: "/v1/messages", headers: &headers, body };
             scripted(&model, request)
         };
         let small = ask(prompt(9)).now_or_never().flatten();

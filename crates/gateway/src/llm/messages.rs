@@ -76,30 +76,30 @@ pub(super) fn bounds(body: &[u8]) -> Result<(String, Bounds), String> {
         output,
         output_is_absent: false,
         thinking,
-        hides_output: fields.thinking.is_some_and(thinks),
+        hides_output: fields.thinking.is_some_and(enables_thinking),
     };
     Ok((fields.model.into_owned(), bounds))
 }
 
 fn thinking(body: &[u8], raw: &RawValue) -> Result<Option<Thinking>, String> {
     #[derive(Deserialize)]
-    struct Wanted<'a> {
+    struct ThinkingField<'a> {
         #[serde(borrow)]
         budget_tokens: Option<&'a RawValue>,
     }
-    let wanted: Wanted<'_> = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+    let wanted: ThinkingField<'_> = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
     let Some(budget) = wanted.budget_tokens else { return Ok(None) };
     let budget = Number::of(body, budget).ok_or("thinking.budget_tokens must be a whole number")?;
     Ok(Some(Thinking { budget, place: place(body, raw) }))
 }
 
 /// Whether this `thinking` value makes the model think. Anything but an explicit `disabled` counts.
-fn thinks(raw: &RawValue) -> bool {
+fn enables_thinking(raw: &RawValue) -> bool {
     #[derive(Deserialize)]
-    struct Wanted {
+    struct ThinkingField {
         r#type: String,
     }
-    serde_json::from_str::<Wanted>(raw.get()).map_or(true, |wanted| wanted.r#type != "disabled")
+    serde_json::from_str::<ThinkingField>(raw.get()).map_or(true, |wanted| wanted.r#type != "disabled")
 }
 
 /// Whether the body can contain a `ttl` field, even if its letters are escaped.

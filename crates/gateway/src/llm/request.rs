@@ -100,7 +100,7 @@ impl ModelRequest {
 
     fn unknown(protocol: Protocol, body: &[u8], why: &str) -> Self {
         let why = why.chars().take(LONGEST_REASON).collect();
-        let Named { model, max_tokens, max_completion_tokens } =
+        let ReadableFields { model, max_tokens, max_completion_tokens } =
             serde_json::from_slice(body).unwrap_or_default();
         let most_input = i64::try_from(body.len()).unwrap_or(i64::MAX);
         let limit = |value: &Value| value.as_i64().unwrap_or_default().max(0);
@@ -202,7 +202,7 @@ impl Bounds {
 /// The fields that can still be read if the bounds are unknown.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Named {
+struct ReadableFields {
     model: Value,
     max_tokens: Value,
     max_completion_tokens: Value,

@@ -34,6 +34,6 @@ pub struct Agent {
     pub sandbox: SandboxId,
     /// Its sandbox, if this gateway runs it. `None` for an attached agent.
     pub handle: Option<SandboxHandle>,
-    /// When its sandbox's lifetime ends.
+    /// The time at which the lifetime of its sandbox ends.
     pub expires_at: Option<DateTime<Utc>>,
 }

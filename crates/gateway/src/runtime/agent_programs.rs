@@ -22,7 +22,7 @@ pub(super) struct AgentPrograms {
 }
 
 impl AgentPrograms {
-    /// What to mount into the sandbox, by name.
+    /// The folders to mount into the sandbox, by name.
     pub(super) fn mounts(&self) -> BTreeMap<&'static str, PathBuf> {
         let packages = self.browser.iter().flat_map(|browser| browser.packages.clone());
         packages.chain([(AGENT, self.agent.clone())]).collect()

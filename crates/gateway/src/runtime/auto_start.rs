@@ -188,9 +188,9 @@ pub(crate) fn failed(reason: &str) -> Vec<AutoStartEntry> {
     }]
 }
 
-type Ran = Result<(String, Option<i32>), ClientError>;
+type CommandResult = Result<(String, Option<i32>), ClientError>;
 
-async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
+async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResult {
     let exec = Exec {
         argv: ["sh", "-c", &command.command].map(str::to_owned).to_vec(),
         cwd: Some(place(command)),
@@ -211,7 +211,7 @@ async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
     Ok((output, Some(code)))
 }
 
-async fn started(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
+async fn started(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResult {
     let info = supervisor.service_start(service(command)).await?;
     Ok((format!("runs as the service {}", info.name), None))
 }

@@ -40,7 +40,7 @@ pub(crate) enum EnvironmentError {
     Store(#[from] StoreError),
 }
 
-/// What a session's sandbox gets.
+/// The values and files that a session's sandbox gets.
 pub(crate) struct Environment {
     pub(crate) files: Vec<EnvFile>,
     variables: Vec<OpenSecret>,
@@ -96,7 +96,7 @@ impl Environment {
         named.min_by_key(|secret| rank(secret.scope, &here))
     }
 
-    /// Who owns the value of a file's variable.
+    /// The owner of a variable's value.
     pub(crate) fn source(&self, file: &EnvFile, key: &str) -> Option<Scope> {
         self.value(key, &folder(file)).map(|secret| secret.scope)
     }

@@ -21,7 +21,7 @@ pub(crate) struct FileWrite {
     pub(crate) mode: u32,
 }
 
-/// What the supervisor answered, once it has.
+/// The answer of the supervisor, once it has arrived.
 pub(crate) type WriteAnswer = Arc<Mutex<Option<Result<Stat, ClientError>>>>;
 
 /// The effect of the tool `write_file`.

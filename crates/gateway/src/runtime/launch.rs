@@ -23,7 +23,7 @@ use super::agent_programs::AgentPrograms;
 use super::auto_start;
 use super::environment::Environment;
 use super::network::Network;
-use super::pool::Warm;
+use super::pool::PooledSandbox;
 use super::prepare::{self, AgentPaths, AgentSettings};
 use super::repositories::{Checkout, Repositories};
 use super::sandbox_handle::{SandboxHandle, SandboxRequest};
@@ -140,7 +140,7 @@ impl Launch {
         let snapshot = snapshot.map(|snapshot| SnapshotId::new(snapshot.id)).transpose()?;
         if found.is_none()
             && snapshot.is_none()
-            && let Some(agent) = self.warm().await?
+            && let Some(agent) = self.adopt_pooled_agent().await?
         {
             return Ok(agent);
         }
@@ -165,10 +165,10 @@ impl Launch {
     }
 
     /// Adopts an agent from the pool. A pooled agent that turns out to be dead only means a cold start.
-    async fn warm(&self) -> Result<Option<Agent>, LaunchError> {
-        let Some(warm) = self.runtime.pool.take() else { return Ok(None) };
-        let sandbox = warm.handle.id.clone();
-        let (outcome, agent) = match self.adopt(warm).await {
+    async fn adopt_pooled_agent(&self) -> Result<Option<Agent>, LaunchError> {
+        let Some(pooled) = self.runtime.pool.take() else { return Ok(None) };
+        let sandbox = pooled.handle.id.clone();
+        let (outcome, agent) = match self.adopt(pooled).await {
             Ok(agent) => ("used", Ok(Some(agent))),
             Err(error @ (LaunchError::Store(_) | LaunchError::Clone { .. })) => ("failed", Err(error)),
             Err(error) => {
@@ -182,8 +182,8 @@ impl Launch {
 
     /// Makes a pooled sandbox this session's own. The sandbox's name is written to the session last: a crash before
     /// that leaves a sandbox without a session, which the next start of the gateway ends.
-    async fn adopt(&self, warm: Warm) -> Result<Agent, LaunchError> {
-        let Warm { handle, client, token, token_hash, paths, fate } = warm;
+    async fn adopt(&self, pooled: PooledSandbox) -> Result<Agent, LaunchError> {
+        let PooledSandbox { handle, client, token, token_hash, paths, end_on_drop } = pooled;
         let there = tokio::time::timeout(STILL_THERE, client.check_health()).await;
         there.map_err(|_| AgentError::TimedOut("say that it is there"))??;
         self.stage("Taking a sandbox from the pool").await;
@@ -198,7 +198,7 @@ impl Launch {
         client.wait_until_ready(READY).await?;
         let id = handle.id.clone();
         let agent = self.open_agent_session(client, id, Some(handle), self.expires_at(false)).await?;
-        fate.spare();
+        end_on_drop.keep();
         Ok(agent)
     }
 
@@ -364,7 +364,7 @@ impl Launch {
         });
     }
 
-    /// When the sandbox's lifetime ends. A sandbox that was already running keeps its expiry.
+    /// The time at which the sandbox's lifetime ends. A sandbox that was already running keeps its expiry.
     fn expires_at(&self, ran: bool) -> Option<DateTime<Utc>> {
         let had = self.record.sandbox_expires_at.filter(|_| ran);
         had.or_else(|| Some(self.runtime.clock.now() + self.runtime.settings.sandboxes.lifetime?))

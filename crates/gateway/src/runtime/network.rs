@@ -142,9 +142,9 @@ pub fn proxy_of(rules: Rules, recorder: impl Recorder, clock: &Clock) -> Proxy {
 }
 
 /// Counts the attempts of an unused sandbox in the metrics, without storing them.
-pub struct Counted;
+pub struct CountingRecorder;
 
-impl Recorder for Counted {
+impl Recorder for CountingRecorder {
     fn record(&self, record: Record) {
         count(&record);
     }

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::Runtime;
 use super::launch::{LaunchError, READY};
-use super::network::{Counted, proxy_of};
+use super::network::{CountingRecorder, proxy_of};
 use super::prepare::{AgentPaths, AgentSettings};
 use super::sandbox_handle::{SandboxHandle, SandboxRequest};
 use crate::config::{Engine, Sandboxes as Settings};
@@ -33,37 +33,37 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(2);
 /// The sandboxes that are ready to be taken.
 pub struct Pool {
     size: usize,
-    ready: Mutex<Vec<Warm>>,
+    ready: Mutex<Vec<PooledSandbox>>,
     taken: Notify,
 }
 
 /// A booted sandbox that no session uses. Dropping it ends the sandbox.
-pub(super) struct Warm {
+pub(super) struct PooledSandbox {
     pub(super) handle: SandboxHandle,
     pub(super) client: Arc<dyn AgentClient>,
     pub(super) token: SecretString,
     pub(super) token_hash: TokenHash,
     pub(super) paths: AgentPaths,
-    pub(super) fate: Fate,
+    pub(super) end_on_drop: EndOnDrop,
 }
 
 /// A guard that ends a sandbox on drop, unless a session has taken it.
-pub(super) struct Fate(Option<(Arc<dyn Provider>, SandboxId)>);
+pub(super) struct EndOnDrop(Option<(Arc<dyn Provider>, SandboxId)>);
 
-impl Fate {
+impl EndOnDrop {
     /// Disarms the guard: the sandbox keeps running.
-    pub(super) fn spare(mut self) {
+    pub(super) fn keep(mut self) {
         self.0 = None;
     }
 
-    async fn fulfil(mut self) {
+    async fn end_now(mut self) {
         if let Some((provider, id)) = self.0.take() {
             end(&provider, &id).await;
         }
     }
 }
 
-impl Drop for Fate {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         if let Some((provider, id)) = self.0.take() {
             tokio::spawn(async move { end(&provider, &id).await });
@@ -88,7 +88,7 @@ impl Pool {
     }
 
     /// Takes a ready sandbox, which from then on belongs to the caller.
-    pub(super) fn take(&self) -> Option<Warm> {
+    pub(super) fn take(&self) -> Option<PooledSandbox> {
         let taken = self.ready().pop()?;
         self.count();
         self.taken.notify_one();
@@ -100,8 +100,8 @@ impl Pool {
         self.ready().len()
     }
 
-    fn put(&self, warm: Warm) {
-        self.ready().push(warm);
+    fn put(&self, pooled: PooledSandbox) {
+        self.ready().push(pooled);
         self.count();
     }
 
@@ -110,7 +110,7 @@ impl Pool {
         metrics::gauge!("proliferate_pool_waiting").set(f64::from(waiting));
     }
 
-    fn ready(&self) -> MutexGuard<'_, Vec<Warm>> {
+    fn ready(&self) -> MutexGuard<'_, Vec<PooledSandbox>> {
         self.ready.lock()
     }
 }
@@ -159,20 +159,20 @@ pub(crate) async fn keep(runtime: Arc<Runtime>) {
         }
     }
     let waiting = std::mem::take(&mut *pool.ready());
-    for warm in waiting {
-        warm.fate.fulfil().await;
+    for pooled in waiting {
+        pooled.end_on_drop.end_now().await;
     }
 }
 
 /// Boots one sandbox for the pool, unless the gateway is stopping.
 async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
     let id = SandboxId::new(format!("{PREFIX}{}", runtime.rng.uuid(runtime.clock.now()).simple()))?;
-    let fate = Fate(Some((runtime.sandboxes.provider.clone(), id.clone())));
+    let end_on_drop = EndOnDrop(Some((runtime.sandboxes.provider.clone(), id.clone())));
     let since = runtime.clock.elapsed();
     let booted = tokio::select! {
         booted = boot(runtime, id) => booted,
         () = runtime.closing.cancelled() => {
-            fate.fulfil().await;
+            end_on_drop.end_now().await;
             return Ok(());
         }
     };
@@ -182,11 +182,11 @@ async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
             metrics::histogram!("proliferate_pool_boot_seconds").record(took.as_secs_f64());
             tracing::info!(sandbox = %handle.id, millis = millis(took), "a sandbox waits in the pool");
             let (token, token_hash) = (token.text, token.hash);
-            runtime.pool.put(Warm { handle, client, token, token_hash, paths, fate });
+            runtime.pool.put(PooledSandbox { handle, client, token, token_hash, paths, end_on_drop });
             Ok(())
         }
         Err(error) => {
-            fate.fulfil().await;
+            end_on_drop.end_now().await;
             Err(error)
         }
     }
@@ -203,7 +203,7 @@ async fn boot(
         id: id.clone(),
         env: BTreeMap::from([("SANDBOX_MCP_AUTH_TOKEN".to_owned(), secret)]),
         snapshot: None,
-        proxy: proxy_of(Rules::new(Mode::Offline), Counted, &runtime.clock),
+        proxy: proxy_of(Rules::new(Mode::Offline), CountingRecorder, &runtime.clock),
         gateway: Some(runtime.router()?),
         programs: programs.mounts(),
     };

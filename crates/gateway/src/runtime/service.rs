@@ -48,7 +48,7 @@ pub struct RuntimeSettings {
     pub search_path: Vec<PathBuf>,
 }
 
-/// What the layers above provide to a sandbox.
+/// The functions that the layers above provide to a sandbox.
 pub(crate) struct Inward {
     /// Returns the gateway's router for programs in a sandbox, or `None` while the gateway stops.
     pub(crate) router: Box<dyn Fn() -> Option<Router> + Send + Sync>,

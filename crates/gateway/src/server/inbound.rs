@@ -19,9 +19,9 @@ const CONTROL_HEAD: u64 = 6;
 /// The bytes of one connection since its last complete message. Counting starts when a socket asks for it, because
 /// bodies of plain requests are counted where they are read.
 #[derive(Clone, Default)]
-pub(crate) struct Inbound(Arc<OnceLock<Mutex<Counted>>>);
+pub(crate) struct Inbound(Arc<OnceLock<Mutex<InboundBytes>>>);
 
-struct Counted {
+struct InboundBytes {
     bytes: u64,
     memory: Held,
     /// The share of memory is used up, and nothing more is read.
@@ -31,7 +31,7 @@ struct Counted {
 impl Inbound {
     /// Starts counting against the holder of `memory`.
     pub(crate) fn count(&self, memory: Held) {
-        let _already_counts = self.0.set(Mutex::new(Counted { bytes: 0, memory, over: false }));
+        let _already_counts = self.0.set(Mutex::new(InboundBytes { bytes: 0, memory, over: false }));
     }
 
     /// Counts bytes that have arrived. Returns `false` if there is no memory for them.
@@ -66,7 +66,7 @@ impl Inbound {
         self.lock().is_some_and(|counted| counted.over)
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Counted>> {
+    fn lock(&self) -> Option<MutexGuard<'_, InboundBytes>> {
         Some(self.0.get()?.lock())
     }
 }

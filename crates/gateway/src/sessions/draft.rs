@@ -43,7 +43,7 @@ pub struct SessionDraft {
     pub integrations: Option<Vec<IntegrationId>>,
 }
 
-/// What a session starts from.
+/// The starting point of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum ConfigurationSource {
     /// An empty workspace.

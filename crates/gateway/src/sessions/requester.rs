@@ -16,7 +16,7 @@ pub enum Requester {
     Automation(AutomationId),
 }
 
-/// What a request to create or prompt a session has besides its content.
+/// The metadata of a request to create or prompt a session.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     pub org: OrgId,

@@ -112,7 +112,7 @@ fn parameters(schema: &Value) -> Vec<String> {
     schema["properties"].as_object().into_iter().flatten().map(bullet).collect()
 }
 
-/// What a scope can use now, and the sources that could not be asked.
+/// The actions that a scope can use now, and the sources that failed to answer.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) sources: Vec<CatalogSource>,

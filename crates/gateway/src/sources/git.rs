@@ -70,7 +70,7 @@ impl Tool for PushTool {
         self.0.mode_key()
     }
 
-    /// Only git has the pack.
+    /// Pushes need their caller, because only git has the pack.
     fn needs_caller(&self) -> bool {
         true
     }

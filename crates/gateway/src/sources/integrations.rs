@@ -29,9 +29,9 @@ use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_
 use crate::config::Config;
 
 /// The source of the actions of all vendors. Each connected vendor is one source of the catalog.
-pub(crate) struct Integrations(Arc<Needs>);
+pub(crate) struct Integrations(Arc<IntegrationServices>);
 
-struct Needs {
+struct IntegrationServices {
     store: Store,
     http: HttpNeeds,
     /// Addresses of vendors' APIs by provider id, where they differ from the public ones.
@@ -40,7 +40,7 @@ struct Needs {
 
 impl Integrations {
     pub(crate) fn new(store: Store, http: HttpNeeds, config: &Config) -> Self {
-        Self(Arc::new(Needs { store, http, base_urls: base_urls(config) }))
+        Self(Arc::new(IntegrationServices { store, http, base_urls: base_urls(config) }))
     }
 
     async fn usable(&self, scope: ToolScope, source: &str) -> Result<Vec<Integration>, SourceError> {
@@ -59,7 +59,7 @@ fn action(name: &str) -> Option<(&'static Provider, &'static Action)> {
     Some((provider, provider.action(action)?))
 }
 
-/// What policy needs to know about an action of a vendor.
+/// The facts about a vendor's action that policy needs.
 pub(super) fn known(name: &str) -> Option<ToolFacts> {
     let (provider, action) = action(name)?;
     let mode_key = action_mode_key(provider.id, action.name).ok();
@@ -127,7 +127,7 @@ struct VendorAction {
     action: &'static Action,
     /// The name of the secret that holds the token.
     secret: String,
-    needs: Arc<Needs>,
+    needs: Arc<IntegrationServices>,
 }
 
 impl VendorAction {

@@ -11,7 +11,7 @@ use super::{
     automation_complete, request_env_variables, save_env_files, save_service_commands, save_snapshot, verify,
 };
 
-/// What one mode gets.
+/// The tools and instructions of one mode.
 struct ModeContents {
     mode: AgentMode,
     /// The parts that a custom system prompt replaces.

@@ -45,7 +45,7 @@ pub(crate) struct PlatformTool {
     pub(crate) place: ToolPlace,
 }
 
-/// Where a tool runs.
+/// The place where a tool runs.
 pub(crate) enum ToolPlace {
     Gateway {
         timeout: Duration,
@@ -212,7 +212,7 @@ pub(super) fn store_failure(error: &StoreError) -> Failure {
 pub(super) mod tests {
     use super::*;
 
-    /// What the schema of a tool says about these arguments.
+    /// The violations of a tool's schema by these arguments.
     pub(in crate::sources) fn problems(tool: &PlatformTool, arguments: &Value) -> String {
         tool.check(arguments).err().unwrap_or_default()
     }

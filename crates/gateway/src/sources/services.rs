@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(150);
 
 pub(crate) struct ServicesSource(pub(crate) Arc<dyn LiveSandboxes>);
 
-/// What a tool does with services.
+/// The operation of a tool on services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceAct {
     Start,

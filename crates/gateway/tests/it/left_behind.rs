@@ -3,7 +3,7 @@
 
 use proto::{RunKind, RunStatus, SessionId, ToolErrorCode};
 use serde_json::{Value, json};
-use store::{Called, Change, Ended, GateWrite, JsonText, NewRun, Written};
+use store::{CallDetails, Change, Ended, GateWrite, JsonText, NewRun, Written};
 
 use crate::call::Answer;
 use crate::harness::Setup;
@@ -39,7 +39,7 @@ async fn claimed(world: &World, call: &Value, instance: &str) -> NewRun {
         actor: JsonText::of(&json!({"actor_type": "system", "actor_id": known["actor"]["actor_id"]})),
         role_id: "SERVICE".to_owned(),
         lane_id: Some(text("lane_id")),
-        call: Some(Called {
+        call: Some(CallDetails {
             tool: text("tool_name"),
             operation: text("operation"),
             request_hash: ledger::payload_hash(call).unwrap().to_string(),

@@ -277,7 +277,7 @@ async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_h
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: found");
 }
 
-/// For example, a prompt with an invalid image.
+/// The agent refuses such a prompt, for example one with an invalid image.
 async fn a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_heard(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;

@@ -90,7 +90,7 @@ pub(crate) fn json_body(headers: &str, body: &Value) -> String {
     http(200, &format!("content-type: application/json\r\n{headers}"), &body.to_string())
 }
 
-/// What an ordinary server of the protocol with sessions answers, with one tool named `act`.
+/// The answers of an ordinary server of the protocol with sessions, with one tool named `act`.
 pub(crate) fn ordinary(request: &Request) -> String {
     let message = request.message();
     let result = |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result});

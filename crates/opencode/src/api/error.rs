@@ -26,7 +26,7 @@ pub enum ApiError {
     /// No data on the event stream, not even a heartbeat: subscribe again.
     #[error("the agent sent nothing for too long, not even a heartbeat")]
     Silent,
-    /// Only this event is lost; the stream continues.
+    /// The stream loses this event and continues.
     #[error(transparent)]
     Event(#[from] SseError),
     #[error("not a valid id of the agent")]

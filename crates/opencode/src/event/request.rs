@@ -92,7 +92,7 @@ pub(super) fn permission(id: &str, name: &str, patterns: Option<&RawValue>) -> O
 
 /// One entry of the agent's list of pending requests.
 #[derive(Deserialize)]
-struct Listed<'a> {
+struct ListedRequest<'a> {
     #[serde(borrow, default, deserialize_with = "text")]
     id: Cow<'a, str>,
     #[serde(borrow, rename = "sessionID", default, deserialize_with = "text")]
@@ -107,7 +107,7 @@ struct Listed<'a> {
 
 /// Parses the agent's list of pending requests of one kind.
 pub fn parse_pending(kind: QuestionKind, body: &[u8]) -> Result<Vec<PendingRequest>, serde_json::Error> {
-    let listed: Vec<Listed<'_>> = serde_json::from_slice(body)?;
+    let listed: Vec<ListedRequest<'_>> = serde_json::from_slice(body)?;
     let pending = listed.into_iter().map(|found| PendingRequest {
         question: match kind {
             QuestionKind::Question => question(&found.id, found.questions),

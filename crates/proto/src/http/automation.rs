@@ -19,11 +19,11 @@ pub struct AutomationEntry {
     pub id: AutomationId,
     pub name: String,
     pub enabled: bool,
-    /// What the agent is asked to do in every run.
+    /// The prompt of every run.
     pub instructions: String,
     /// The model of its sessions; absent means the default.
     pub model: Option<String>,
-    /// What its sessions start from; absent means an empty workspace.
+    /// The configuration that its sessions start from; absent means an empty workspace.
     pub configuration_id: Option<ConfigurationId>,
     /// Replaces the base of the agent's system prompt.
     pub system_prompt: Option<String>,
@@ -40,7 +40,7 @@ pub struct AutomationEntry {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookEntry {
     pub scheme: WebhookScheme,
-    /// Where requests are sent.
+    /// The URL that receives the webhook's requests.
     pub url: String,
     /// The secret that signs requests: only in the answer to the request that made the gateway generate it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ impl fmt::Debug for WebhookEntry {
 pub struct CronEntry {
     pub schedule: String,
     pub time_zone: String,
-    /// When it fires next; absent while the automation is disabled.
+    /// The time of the next firing; absent while the automation is disabled.
     #[serde(with = "iso::option")]
     pub next_at: Option<DateTime<Utc>>,
 }
@@ -166,7 +166,7 @@ pub struct SetCron {
 /// A request to run an automation by hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StartAutomationRun {
-    /// What the agent finds as `payload` in `trigger-context.json`.
+    /// The object that the agent finds as `payload` in `trigger-context.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub context: Option<JsonObject>,
@@ -200,7 +200,7 @@ pub struct AutomationRunEntry {
     /// The run that this one repeats.
     pub rerun_of: Option<AutomationRunId>,
     pub session_id: Option<SessionId>,
-    /// What the agent reported.
+    /// The report of the agent.
     pub completion: Option<Completion>,
     pub assigned_to: Option<UserId>,
     #[serde(with = "iso::option")]
@@ -211,12 +211,12 @@ pub struct AutomationRunEntry {
     pub started_at: Option<DateTime<Utc>>,
     #[serde(with = "iso::option")]
     pub completed_at: Option<DateTime<Utc>>,
-    /// When the run times out, unless it ends before. It moves on while the agent waits for an answer.
+    /// The time at which the run times out. It moves on while the agent waits for an answer.
     #[serde(with = "iso")]
     pub deadline_at: DateTime<Utc>,
 }
 
-/// What an agent reported with `automation_complete`.
+/// The report of an agent with `automation_complete`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Completion {
@@ -269,10 +269,10 @@ pub struct TriggerEventEntry {
     /// The provider's name of the event.
     pub event_name: Option<String>,
     pub run_id: Option<AutomationRunId>,
-    /// For cron: the time of the firing.
+    /// The time of the firing, for cron.
     #[serde(with = "iso::option")]
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// For cron: how many firings were missed before and are made up for by this one.
+    /// The number of missed firings that this one makes up for, for cron.
     pub missed: u64,
     #[serde(with = "iso")]
     pub received_at: DateTime<Utc>,
@@ -284,7 +284,7 @@ pub struct TriggerEventList {
     pub trigger_events: Vec<TriggerEventEntry>,
 }
 
-/// Which runs to list, newest first.
+/// The filter of a list of runs, newest first.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct AutomationRunQuery {

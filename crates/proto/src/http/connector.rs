@@ -101,7 +101,7 @@ pub struct ConnectorList {
 #[serde(rename_all = "snake_case")]
 pub enum ReviewState {
     Reviewed,
-    /// Nobody has reviewed the tool.
+    /// The tool has not been reviewed.
     New,
     /// The definition is not the one that was reviewed.
     Changed,
@@ -149,7 +149,7 @@ pub struct ConnectorDetail {
     pub offer: ConnectorOffer,
 }
 
-/// What a server offers now, or why it cannot be told.
+/// The tools that a server offers now, or the reason why they are unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ConnectorOffer {
     pub ok: bool,

@@ -51,7 +51,7 @@ pub struct ToolCall {
     #[serde(default)]
     #[schema(min_length = 64, max_length = 64)]
     pub request_hash_sha256: Option<String>,
-    /// When the request was sent. Not part of the hash.
+    /// The time at which the request was sent. Not part of the hash.
     #[serde(default)]
     pub requested_at_utc: Option<String>,
     /// The scope fields that the lane requires.
@@ -222,7 +222,7 @@ pub struct AuditEvents {
     /// Events of Contract v1, each with its `sequence` in the ledger.
     #[schema(value_type = Vec<Object>)]
     pub events: Vec<Value>,
-    /// Where the next page starts; absent on the last page.
+    /// The cursor of the next page; absent on the last page.
     pub next: Option<i64>,
 }
 

@@ -106,7 +106,7 @@ pub struct AgentConfig {
     pub reasoning_effort: Option<ReasoningEffort>,
 }
 
-/// What a client that copies files over SSH needs in the sandbox.
+/// The keys that a client needs in the sandbox to copy files over SSH.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SshOptions {
@@ -131,7 +131,7 @@ impl fmt::Debug for SshOptions {
     }
 }
 
-/// What a session starts from.
+/// The starting point of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigurationChoice<'a> {
     /// The session starts with an empty workspace.

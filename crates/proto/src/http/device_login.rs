@@ -21,7 +21,7 @@ pub struct StartDeviceLogin {
 pub struct StartedDeviceLogin {
     pub user_code: String,
     pub device_code: String,
-    /// Where a logged-in person approves the login.
+    /// The page on which a logged-in person approves the login.
     pub verification_url: String,
     /// Seconds until the codes expire.
     pub expires_in: u64,

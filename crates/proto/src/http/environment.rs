@@ -269,11 +269,11 @@ pub struct FinishSetup {
     #[schema(min_length = 1, max_length = 100)]
     pub name: Option<String>,
     /// Whether the setup session goes on; otherwise it is stopped.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub keep_running: bool,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

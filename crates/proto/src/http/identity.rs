@@ -12,7 +12,7 @@ use crate::{ApiKeyId, ConfigurationId, RepoId, Role, SessionId, TicketId, UserId
 pub struct Check {
     pub name: String,
     pub ok: bool,
-    /// What the dependency is. The cause of a failure is only in the log.
+    /// A description of the dependency. The cause of a failure is only in the log.
     pub detail: String,
 }
 
@@ -102,7 +102,7 @@ pub struct ApiKeyList {
 }
 
 string_enums! {
-    /// What a ticket gives access to.
+    /// The access that a ticket gives.
     TicketKind as "ticket kind" {
         /// The session's WebSocket, once, within a minute.
         Socket = "socket",
@@ -110,7 +110,7 @@ string_enums! {
         Proxy = "proxy",
     }
 
-    /// Which sessions may use a secret.
+    /// The sessions that may use a secret.
     SecretScope as "secret scope" {
         /// Every session of the organization may use it.
         Org = "org",
@@ -122,7 +122,7 @@ string_enums! {
         Session = "session",
     }
 
-    /// What a secret is for. It keeps its purpose for life.
+    /// The purpose of a secret, which never changes.
     SecretPurpose as "secret purpose" {
         /// A credential that the gateway uses. No sandbox gets it.
         Platform = "platform",

@@ -11,7 +11,7 @@ use crate::{AutomationId, AutomationRef, AutomationRunId, SessionId, UserId, iso
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct InboxQuery {
-    /// Only for services that are bound to no organization.
+    /// The organization; only for services that are bound to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization_id: Option<String>,
     /// At most 100; 50 by default.
@@ -22,11 +22,11 @@ pub struct InboxQuery {
     pub after: Option<String>,
 }
 
-/// What waits for a human in an organization, the oldest first.
+/// The entries of an organization that wait for a human, the oldest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Inbox {
     pub entries: Vec<InboxEntry>,
-    /// Where the next page begins; absent on the last one.
+    /// The cursor of the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

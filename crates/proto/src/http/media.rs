@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::iso;
 
-/// Which files to return, and how.
+/// The files to return, and their form.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct MediaQuery {

@@ -21,7 +21,7 @@ pub struct QuestionEntry {
     pub question: OpenQuestion,
     #[serde(with = "iso")]
     pub asked_at: DateTime<Utc>,
-    /// When the question is rejected if nobody answers it.
+    /// The time at which the question is rejected if nobody answers it.
     #[serde(with = "iso")]
     pub expires_at: DateTime<Utc>,
 }

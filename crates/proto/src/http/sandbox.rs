@@ -88,7 +88,7 @@ pub struct FileEntry {
     pub modified_at: DateTime<Utc>,
 }
 
-/// What is at a path: the entries of a folder, or one file.
+/// The content of a path: the entries of a folder, or one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileListing {
     pub kind: FileKind,
@@ -97,7 +97,7 @@ pub struct FileListing {
     pub truncated: bool,
 }
 
-/// What to compare the workspace with.
+/// The commit to compare the workspace with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct DiffQuery {
@@ -120,7 +120,7 @@ pub struct SessionDiff {
     pub repositories: Vec<RepoDiff>,
 }
 
-/// Which log to read.
+/// The log to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct LogQuery {

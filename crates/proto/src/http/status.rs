@@ -48,7 +48,7 @@ impl From<Liveness> for Option<bool> {
     }
 }
 
-/// Who watches a session: the answer to `GET /proliferate/{id}/presence`.
+/// The people who watch a session: the answer to `GET /proliferate/{id}/presence`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Presence {
@@ -93,7 +93,7 @@ pub struct SessionInfo {
     pub preview_url: Option<String>,
     pub ssh_host: Option<String>,
     pub ssh_port: Option<u16>,
-    /// When the sandbox ends, in milliseconds since the Unix epoch.
+    /// The time at which the sandbox ends, in milliseconds since the Unix epoch.
     #[serde(default, with = "ts_milliseconds_option")]
     #[schema(value_type = Option<i64>)]
     pub expires_at: Option<DateTime<Utc>>,

@@ -7,7 +7,7 @@ use crate::SessionId;
 use crate::string_enums::string_enums;
 
 string_enums! {
-    /// What usage is summed by.
+    /// The dimension that usage is summed by.
     UsageBy as "grouping of usage" {
         /// Days in UTC, newest first.
         Day = "day",
@@ -18,20 +18,20 @@ string_enums! {
     }
 }
 
-/// Which usage to sum.
+/// The filter and the grouping of usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct UsageQuery {
-    /// What to sum by; defaults to days.
+    /// The dimension to sum by; defaults to days.
     pub by: Option<UsageBy>,
     /// The first day, as `YYYY-MM-DD` in UTC; defaults to 29 days before the last one.
     pub from: Option<String>,
     /// The last day; defaults to today.
     pub to: Option<String>,
-    /// Only the usage of this session.
+    /// Restricts the sum to this session.
     pub session_id: Option<SessionId>,
-    /// Only the usage of this model.
+    /// Restricts the sum to this model.
     pub model: Option<String>,
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,

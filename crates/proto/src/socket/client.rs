@@ -22,7 +22,7 @@ pub enum ClientMessage {
     },
     AnswerQuestion {
         question_id: String,
-        /// For each part of the question, the chosen labels or a text.
+        /// The chosen labels or a text, for each part of the question.
         answers: Vec<Vec<String>>,
     },
     GetStatus,

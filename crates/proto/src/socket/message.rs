@@ -12,7 +12,7 @@ string_enums! {
         Assistant = "assistant",
     }
 
-    /// Where a user's message came from.
+    /// The client from which a user's message came.
     MessageSource as "message source" {
         Slack = "slack",
         Web = "web",

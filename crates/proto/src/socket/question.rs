@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::string_enums::string_enums;
 
 string_enums! {
-    /// What the agent asks for.
+    /// The kind of the question: a question to people, or a permission.
     QuestionKind as "question kind" {
         /// The agent used its question tool.
         Question = "question",
@@ -20,7 +20,7 @@ string_enums! {
         Open = "open",
         /// Somebody answered it.
         Answered = "answered",
-        /// Nobody answered in time, or the turn was cancelled.
+        /// The question was not answered in time, or its turn was cancelled.
         Rejected = "rejected",
     }
 }

@@ -44,7 +44,7 @@ struct Hierarchy {
     unified: bool,
 }
 
-/// Where groups can be created on this host.
+/// The groups of this host below which control groups can be created, by controller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cgroups(BTreeMap<Controller, Hierarchy>);
 

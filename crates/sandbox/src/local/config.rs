@@ -38,22 +38,22 @@ impl LocalConfig {
 
 /// How well a limit is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strength {
+pub enum Enforcement {
     /// Enforced by the kernel, immediately.
     Hard,
     /// Checked by the gateway every second.
     Soft,
-    /// Not enforced.
+    /// The limit is not enforced.
     None,
 }
 
-/// What this host enforces, for `doctor`.
+/// The limits that this host enforces, for `doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitsReport {
-    pub memory: Strength,
-    pub pids: Strength,
-    pub cpu: Strength,
-    pub disk: Strength,
-    pub tmp: Strength,
-    pub files: Strength,
+    pub memory: Enforcement,
+    pub pids: Enforcement,
+    pub cpu: Enforcement,
+    pub disk: Enforcement,
+    pub tmp: Enforcement,
+    pub files: Enforcement,
 }

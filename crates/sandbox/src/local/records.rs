@@ -33,14 +33,14 @@ pub(crate) struct Record {
 
 /// Records that a sandbox was stopped because it exceeded a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Overuse {
+pub(crate) struct LimitExceeded {
     /// The resource that was exceeded.
     pub(crate) what: String,
     /// Whether the sandbox was restarted since.
     pub(crate) restarted: bool,
 }
 
-impl Overuse {
+impl LimitExceeded {
     pub(crate) const DISK: &str = "disk";
 
     /// What happened and what to do, for the users of the sandbox.
@@ -163,13 +163,13 @@ impl Folder {
         self.0.join("overuse.json")
     }
 
-    pub(crate) fn record_overuse(&self, overuse: &Overuse) -> io::Result<()> {
+    pub(crate) fn record_overuse(&self, overuse: &LimitExceeded) -> io::Result<()> {
         let draft = self.0.join("overuse.draft");
         fs::write(&draft, serde_json::to_vec(overuse)?)?;
         fs::rename(draft, self.overuse())
     }
 
-    pub(crate) fn last_overuse(&self) -> Option<Overuse> {
+    pub(crate) fn last_overuse(&self) -> Option<LimitExceeded> {
         let mut body = Vec::new();
         File::open(self.overuse()).ok()?.take(MAX_RECORD).read_to_end(&mut body).ok()?;
         serde_json::from_slice(&body).ok()

@@ -16,7 +16,7 @@ use super::inner::Inner;
 use super::launcher_process::LauncherProcess;
 use super::netns::Broker;
 use super::plan::Plan;
-use super::records::{Folder, Overuse, Record};
+use super::records::{Folder, LimitExceeded, Record};
 use crate::error::SandboxError;
 use crate::provider::EnsureOutcome;
 use crate::spec::Spec;
@@ -242,7 +242,7 @@ impl Inner {
 /// such a stop.
 async fn allow_cleanup(folder: &Folder, limit: u64) -> Result<u64, SandboxError> {
     let Some(overuse) = folder.last_overuse() else { return Ok(limit) };
-    if overuse.what != Overuse::DISK {
+    if overuse.what != LimitExceeded::DISK {
         folder.clear_overuse();
         return Ok(limit);
     }
@@ -258,7 +258,7 @@ async fn allow_cleanup(folder: &Folder, limit: u64) -> Result<u64, SandboxError>
             folder.clear_overuse();
             return Ok(limit);
         }
-        let recorded = folder.record_overuse(&Overuse { restarted: true, ..overuse });
+        let recorded = folder.record_overuse(&LimitExceeded { restarted: true, ..overuse });
         recorded.map_err(SandboxError::host("record why the sandbox was stopped"))?;
         Ok(size.bytes.saturating_add(CLEANUP_BYTES).min(most))
     })

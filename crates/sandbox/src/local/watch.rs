@@ -22,7 +22,7 @@ use super::disk::{DiskScan, FilesystemUsage, ScanSchedule};
 use super::identity;
 use super::netns::Broker;
 use super::open_files;
-use super::records::{Folder, MAX_LOG, Overuse, Record};
+use super::records::{Folder, LimitExceeded, MAX_LOG, Record};
 use super::sockets;
 use crate::tree::{self, Size, TreeError};
 
@@ -201,7 +201,7 @@ impl WatchedSandbox {
             .inspect_err(|reason| {
                 tracing::warn!(folder = %self.folder.0.display(), reason, "killing a sandbox that exceeded a limit");
                 // Recorded before the kill, so that whoever notices the end finds the reason.
-                let overuse = Overuse { what: (*reason).to_owned(), restarted: false };
+                let overuse = LimitExceeded { what: (*reason).to_owned(), restarted: false };
                 if let Err(error) = self.folder.record_overuse(&overuse) {
                     tracing::warn!(folder = %self.folder.0.display(), %error, "could not record why a sandbox was killed");
                 }
@@ -245,7 +245,7 @@ impl WatchedSandbox {
         let used = FilesystemUsage::of(&home);
         let size = match tree::measure(&home, most) {
             Ok(size) => size,
-            Err(TreeError::TooLarge(_)) => return Err(Overuse::DISK),
+            Err(TreeError::TooLarge(_)) => return Err(LimitExceeded::DISK),
             Err(TreeError::TooMany) => return Err("files"),
             Err(TreeError::TooDeep) => return Err("depth of folders"),
             // The gateway may be short of descriptors, or the sandbox is just ending. The next check shows.
@@ -262,7 +262,7 @@ impl WatchedSandbox {
         let bytes = size.bytes.saturating_add(unlinked.bytes);
         self.disk.store(bytes, Ordering::Relaxed);
         if bytes > most {
-            return Err(Overuse::DISK);
+            return Err(LimitExceeded::DISK);
         }
         let incomplete = unlinked.in_flight > 0;
         if self.in_flight_too_long(incomplete) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sandbox::local::Strength;
+use sandbox::local::Enforcement;
 use sandbox::{Provider as _, SandboxId, SandboxState};
 
 use super::support::{TestBed, host_allows_cgroups};
@@ -44,7 +44,7 @@ async fn tmp_open_files_and_file_sizes_are_limited() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_bomb_stays_inside() {
     let bed = TestBed::new();
-    assert_eq!(bed.provider.limits_report().pids, Strength::Hard);
+    assert_eq!(bed.provider.limits_report().pids, Enforcement::Hard);
     fork_bomb(&bed).await;
 }
 
@@ -61,7 +61,7 @@ async fn fork_bomb(bed: &TestBed) {
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_hog_is_killed() {
     let bed = TestBed::new();
-    let hard = bed.provider.limits_report().memory == Strength::Hard;
+    let hard = bed.provider.limits_report().memory == Enforcement::Hard;
     let sandbox = bed.start_with("memory", |spec| spec.limits.memory_bytes = 128 * MIB).await;
     let hog = "perl -e '$x = q(x) x 300_000_000; sleep 20; print q(SURVIVED)'; echo $?";
     let output = super::support::run(&bed.provider, &sandbox, hog).await.unwrap_or_default();
@@ -78,7 +78,7 @@ async fn memory_hog_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_program_gets_only_its_share_of_a_core() {
     let bed = TestBed::new();
-    let hard = bed.provider.limits_report().cpu == Strength::Hard;
+    let hard = bed.provider.limits_report().cpu == Enforcement::Hard;
     assert_eq!(hard, host_allows_cgroups("cpu"), "the report does not match this host");
     let sandbox = bed.start_with("busy", |spec| spec.limits.cpu_millis = 200).await;
     // One second of work takes five seconds, in periods of a tenth of a second that are throttled.
@@ -110,7 +110,7 @@ async fn watcher_kills_a_sandbox_that_fills_the_disk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watcher_counts_without_control_groups() {
     let bed = TestBed::with(|config| config.cgroups = false);
-    assert_eq!(bed.provider.limits_report().memory, Strength::Soft);
+    assert_eq!(bed.provider.limits_report().memory, Enforcement::Soft);
     assert!(!bed.provider.capabilities().memory_pause);
     fork_bomb(&bed).await;
     let hog = bed.start_with("soft-memory", |spec| spec.limits.memory_bytes = 64 * MIB).await;

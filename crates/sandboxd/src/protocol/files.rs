@@ -109,7 +109,7 @@ pub enum EnvFormat {
     Dotenv,
 }
 
-/// Only the variables of secret files are scrubbed.
+/// Scrubs only the variables of secret files.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnvMode {

@@ -12,7 +12,7 @@ use super::{ExitReason, Place};
 pub struct ServiceSpec {
     /// Letters, digits, `-`, `_` and `.`; also the name of its log file.
     pub name: String,
-    /// For `sh -c`.
+    /// The command, for `sh -c`.
     pub command: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<Place>,

@@ -22,7 +22,7 @@ const MAX_FILES: usize = 100;
 const MAX_KEYS: usize = 1_000;
 const MAX_EXCLUDE: u64 = 1024 * 1024;
 const MAX_TEXT: u64 = 1024 * 1024;
-/// The file with [`Written`], in the home directory.
+/// The file with [`WrittenVariables`], in the home directory.
 const RECORD: &str = ".proliferate/env-files.json";
 /// Every request reads and rewrites the same record.
 static RECORD_LOCK: Mutex<()> = Mutex::new(());
@@ -49,7 +49,7 @@ fn text(path: &Path) -> String {
 
 /// The names of the variables that were written, by the path of their file. It is in our own folder, which is in no
 /// snapshot. Thus a value that nobody has any more is removed, and a value that the agent wrote itself is not.
-type Written = BTreeMap<String, BTreeSet<String>>;
+type WrittenVariables = BTreeMap<String, BTreeSet<String>>;
 
 pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApplyResult, Refusal> {
     let targets = check(&body.spec)?;
@@ -131,12 +131,12 @@ fn read_text(roots: &Roots, place: &Place) -> Result<Option<String>, Refusal> {
 }
 
 /// An unreadable record counts as empty: it only means that values stay which nobody has any more.
-fn written(roots: &Roots) -> Written {
+fn written(roots: &Roots) -> WrittenVariables {
     let content = read_small(roots, &Place::home(RECORD), MAX_TEXT);
     content.ok().and_then(|content| serde_json::from_slice(&content).ok()).unwrap_or_default()
 }
 
-fn record(roots: &Roots, written: &Written, number: u64) -> Result<(), Refusal> {
+fn record(roots: &Roots, written: &WrittenVariables, number: u64) -> Result<(), Refusal> {
     let content =
         serde_json::to_vec(written).map_err(|_| Refusal::new(Code::Io, "cannot record the variables"))?;
     write_small(roots, &Place::home(RECORD), Some(0o600), &content, number)

@@ -18,7 +18,7 @@ use crate::row::{JsonText, from_row, word};
 /// The agent gets the reply to its report, and may end its turn, before its sandbox ends.
 const LAST_WORDS: TimeDelta = TimeDelta::seconds(3);
 
-/// What an agent reports.
+/// The report of an agent at the end of its run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunCompletion {
     pub org: OrgId,
@@ -30,7 +30,7 @@ pub struct RunCompletion {
     pub completion_id: String,
     pub completion: JsonText,
     pub summary: Option<String>,
-    /// What the agent has said so far.
+    /// The messages of the agent that are not finished yet.
     pub transcript: OpenTranscript,
     pub at: DateTime<Utc>,
 }
@@ -72,7 +72,7 @@ pub(crate) const OPEN_RUN: &str = open_run!("");
 /// For PostgreSQL: the run stays as it is until the end of the transaction, and the session's owner saves no message.
 pub(crate) const OPEN_RUN_LOCKED: &str = open_run!(" FOR UPDATE OF r, s");
 
-/// What a report changes.
+/// The changes that a report causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// It ends the run.

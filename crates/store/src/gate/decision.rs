@@ -16,7 +16,7 @@ use crate::{Ended, Run};
 pub struct RunDecision {
     pub org: OrgId,
     pub run_id: String,
-    /// Who decided; `None` for an expiry.
+    /// The user who decided; `None` for an expiry.
     pub by: Option<UserId>,
     pub at: DateTime<Utc>,
     pub verdict: RunVerdict,

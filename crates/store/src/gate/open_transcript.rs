@@ -26,7 +26,7 @@ pub struct OpenTranscript {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoredTranscript {
     pub(crate) end: TranscriptEnd,
-    /// Those of the report's messages that are stored: they were finished since the report was made.
+    /// The report's messages that are already stored, because they were finished since the report was made.
     pub(crate) stored: HashSet<String>,
 }
 

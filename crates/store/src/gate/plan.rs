@@ -27,7 +27,7 @@ pub(crate) struct ExistingRows {
     pub(crate) waiting: HashMap<(OrgId, SessionId), u64>,
 }
 
-/// What a transaction writes, and the outcome of each write.
+/// The writes of a transaction, and the outcome of each.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
     pub(crate) results: Vec<Written>,

@@ -133,7 +133,7 @@ impl LedgerConnection for PgConnection {
 }
 
 impl LedgerConnection for SqliteConnection {
-    /// Nothing to do: SQLite has one writer at a time.
+    /// Does nothing, because SQLite has one writer at a time.
     fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
         async { Ok(()) }.boxed()
     }

@@ -45,7 +45,7 @@ struct State {
     closed: bool,
     /// Pages in the WAL, as far as we know.
     wal_pages: usize,
-    /// Those of them that were appended since the last checkpoint began.
+    /// The number of them that were appended since the last checkpoint began.
     new_pages: usize,
     checkpoint: Option<JoinHandle<()>>,
     /// The last checkpoint of a long WAL is running, and nothing may be appended meanwhile.

@@ -210,7 +210,9 @@ mod tests {
 
     use super::*;
     use crate::db::Db;
-    use crate::{Called, Change, GateWrite, JsonText, NewOrg, NewRun, NewSandboxToken, NewSession, Store};
+    use crate::{
+        CallDetails, Change, GateWrite, JsonText, NewOrg, NewRun, NewSandboxToken, NewSession, Store,
+    };
 
     const RUN: &str = "run-00000001";
 
@@ -246,7 +248,7 @@ mod tests {
             actor: JsonText::of(&json!({"actor_id": "ada"})),
             role_id: "OPERATOR".to_owned(),
             lane_id: None,
-            call: Some(Called {
+            call: Some(CallDetails {
                 tool: "weather".to_owned(),
                 operation: "look".to_owned(),
                 request_hash: "f".repeat(64),

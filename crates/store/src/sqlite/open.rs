@@ -106,7 +106,7 @@ async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Applied> {
     query_as(migrate::APPLIED).fetch_all(connection).await.map(Some)
 }
 
-/// What to do about a file that cannot be opened. A backup helps against damage, not against missing permissions.
+/// The advice for a file that cannot be opened. A backup helps against damage, not against missing permissions.
 fn remedy(file: &Path) -> &'static str {
     match std::fs::File::options().read(true).write(true).open(file).map_err(|error| error.kind()) {
         Err(ErrorKind::PermissionDenied) => {

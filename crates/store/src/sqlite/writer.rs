@@ -44,11 +44,12 @@ impl From<CommitFailure> for StoreError {
 
 /// Tells a caller how the transaction of its write ended.
 type Reply = Box<dyn FnOnce(Result<(), CommitFailure>) + Send>;
-/// What a write leaves: whether to keep it, and the reply to its caller.
-type Ran = (bool, Reply);
+/// The result of a write: whether to commit it, and the reply to its caller.
+type WriteResult = (bool, Reply);
 /// A write; it gets the transaction, or the reason why there is none.
-type Run =
-    Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, CommitFailure>) -> BoxFuture<'c, Ran> + Send>;
+type Run = Box<
+    dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, CommitFailure>) -> BoxFuture<'c, WriteResult> + Send,
+>;
 
 struct Job {
     durability: Durability,

@@ -7,10 +7,10 @@ use proto::{
     RunEventKind, SessionId, TriggerEventStatus, TriggerKind, WebhookScheme,
 };
 use store::{
-    Advanced, AutomationRunFilter, AutomationSettings, CronFiring, CronTrigger, Effect, Fired, GateWrite,
-    JsonText, MAX_OPEN_RUNS, NewAutomation, NewOrg, NewTriggerEvent, OpenTranscript, OutboxStep, Owner,
-    PartBody, RunAdvance, RunCompletion, RunStep, Store, StoreError, StoredMessage, StoredPart, StoredTool,
-    WebhookTrigger, Written, next_status,
+    Advanced, AutomationRunFilter, AutomationSettings, CronFiring, CronTrigger, Effect, FiringOutcome,
+    GateWrite, JsonText, MAX_OPEN_RUNS, NewAutomation, NewOrg, NewTriggerEvent, OpenTranscript, OutboxStep,
+    Owner, PartBody, RunAdvance, RunCompletion, RunStep, Store, StoreError, StoredMessage, StoredPart,
+    StoredTool, WebhookTrigger, Written, next_status,
 };
 use uuid::Uuid;
 
@@ -126,7 +126,7 @@ async fn settings_are_replaced_unless_somebody_else_changed_them(b: &Backend) {
 async fn an_event_starts_a_run_with_its_log_and_its_work(b: &Backend) {
     let one = org(&b.store, 1).await;
     let triage = automation(&b.store, one, 80, settings()).await;
-    assert_eq!(b.store.fire(event(one, triage, 90)).await.unwrap(), Fired::Started);
+    assert_eq!(b.store.fire(event(one, triage, 90)).await.unwrap(), FiringOutcome::Started);
     let run = b.store.automation_run(one, id(91)).await.unwrap().unwrap();
     assert_eq!(
         (run.status, run.trigger, run.automation_name.as_str()),
@@ -165,14 +165,14 @@ async fn a_delivery_starts_one_run(b: &Backend) {
         deliveries: keys.iter().map(|key| hash(*key)).collect(),
         ..event(one, automation, number)
     };
-    assert_eq!(b.store.fire(with(triage, 90, &[1, 2])).await.unwrap(), Fired::Started);
+    assert_eq!(b.store.fire(with(triage, 90, &[1, 2])).await.unwrap(), FiringOutcome::Started);
     for keys in [&[1, 3][..], &[3, 2], &[1, 2]] {
         let again = b.store.fire(with(triage, 92, keys)).await.unwrap();
-        assert_eq!(again, Fired::Duplicate { event: id(90), run: Some(id(91)) });
+        assert_eq!(again, FiringOutcome::Duplicate { event: id(90), run: Some(id(91)) });
     }
     assert_eq!(
         b.store.fire(with(other, 94, &[1, 2])).await.unwrap(),
-        Fired::Started,
+        FiringOutcome::Started,
         "of another automation"
     );
     assert_eq!(b.store.trigger_events(one, triage, 9).await.unwrap().len(), 1);
@@ -181,7 +181,7 @@ async fn a_delivery_starts_one_run(b: &Backend) {
     let all = futures_util::future::join_all(
         (0..8_u8).map(|number| b.store.fire(with(triage, 100 + number * 2, &[7]))),
     );
-    let started = all.await.into_iter().filter(|fired| matches!(fired, Ok(Fired::Started))).count();
+    let started = all.await.into_iter().filter(|fired| matches!(fired, Ok(FiringOutcome::Started))).count();
     assert_eq!(started, 1);
 }
 
@@ -195,9 +195,17 @@ async fn a_firing_runs_once_and_skips_while_the_last_one_runs(b: &Backend) {
         firing: Some(CronFiring { due: at(due), next: Some(at(next)), missed }),
         ..event(one, triage, number)
     };
-    assert_eq!(b.store.fire(firing(90, 60, 180, 1)).await.unwrap(), Fired::Started);
-    assert_eq!(b.store.fire(firing(92, 60, 180, 1)).await.unwrap(), Fired::Stale, "it was handled already");
-    assert_eq!(b.store.fire(firing(92, 180, 240, 0)).await.unwrap(), Fired::Skipped, "the first still runs");
+    assert_eq!(b.store.fire(firing(90, 60, 180, 1)).await.unwrap(), FiringOutcome::Started);
+    assert_eq!(
+        b.store.fire(firing(92, 60, 180, 1)).await.unwrap(),
+        FiringOutcome::Stale,
+        "it was handled already"
+    );
+    assert_eq!(
+        b.store.fire(firing(92, 180, 240, 0)).await.unwrap(),
+        FiringOutcome::Skipped,
+        "the first still runs"
+    );
     let events = b.store.trigger_events(one, triage, 9).await.unwrap();
     let shown: Vec<_> =
         events.iter().map(|event| (event.status, event.scheduled_for, event.missed, event.run_id)).collect();
@@ -216,7 +224,7 @@ async fn a_firing_runs_once_and_skips_while_the_last_one_runs(b: &Backend) {
     );
 
     b.store.advance_run(step(one, id(91), RunStep::Cancelled, at(200))).await.unwrap();
-    assert_eq!(b.store.fire(firing(94, 240, 300, 0)).await.unwrap(), Fired::Started);
+    assert_eq!(b.store.fire(firing(94, 240, 300, 0)).await.unwrap(), FiringOutcome::Started);
 }
 
 async fn a_disabled_or_full_automation_starts_nothing(b: &Backend) {
@@ -225,7 +233,7 @@ async fn a_disabled_or_full_automation_starts_nothing(b: &Backend) {
     let by_hand = b.store.fire(event(one, off, 90)).await;
     assert!(matches!(by_hand, Err(StoreError::Refused(_))), "{by_hand:?}");
     let hook = NewTriggerEvent { kind: TriggerKind::Webhook, ..event(one, off, 90) };
-    assert_eq!(b.store.fire(hook).await.unwrap(), Fired::Skipped);
+    assert_eq!(b.store.fire(hook).await.unwrap(), FiringOutcome::Skipped);
     assert!(b.store.due_outbox(at(9999), 9).await.unwrap().is_empty());
 
     let busy = automation(&b.store, one, 81, settings()).await;
@@ -237,9 +245,9 @@ async fn a_disabled_or_full_automation_starts_nothing(b: &Backend) {
             outbox_id: Uuid::from_u128(ids + 1),
             ..event(one, busy, 100)
         };
-        assert_eq!(b.store.fire(event).await.unwrap(), Fired::Started);
+        assert_eq!(b.store.fire(event).await.unwrap(), FiringOutcome::Started);
     }
-    assert_eq!(b.store.fire(event(one, busy, 102)).await.unwrap(), Fired::Full);
+    assert_eq!(b.store.fire(event(one, busy, 102)).await.unwrap(), FiringOutcome::Full);
 }
 
 /// Every step from every state: the database agrees with the pure function, and a refused step changes nothing.
@@ -280,7 +288,7 @@ async fn the_database_takes_exactly_the_steps_of_the_machine(b: &Backend) {
                 ..event(one, triage, 90)
             };
             let started = new.id;
-            assert_eq!(b.store.fire(new).await.unwrap(), Fired::Started);
+            assert_eq!(b.store.fire(new).await.unwrap(), FiringOutcome::Started);
             let take = |what| RunAdvance {
                 outbox_id: Uuid::from_u128(next_id + 3),
                 ..step(one, run, what, at(500))

@@ -6,7 +6,7 @@ use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text,
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
 use store::{
-    Called, Change, ConfigurationEffect, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact,
+    CallDetails, Change, ConfigurationEffect, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact,
     NewConfiguration, NewEvent, NewOrg, NewRun, Store, Written,
 };
 
@@ -66,7 +66,7 @@ pub(crate) fn run(id: &str) -> NewRun {
         actor: JsonText::of(&json!({"actor_type": "human", "actor_id": "ada"})),
         role_id: "OPERATOR".to_owned(),
         lane_id: Some("actions.read".to_owned()),
-        call: Some(Called {
+        call: Some(CallDetails {
             tool: "weather".to_owned(),
             operation: "weather.look".to_owned(),
             request_hash: "f".repeat(64),

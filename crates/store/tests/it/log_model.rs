@@ -25,7 +25,7 @@ enum Act {
     Crash(usize),
 }
 
-/// What a caller sees.
+/// The result that a caller sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Done,

@@ -171,5 +171,5 @@ async fn a_long_transcript_returns_the_newest_messages_that_fit(b: &Backend) {
     assert_eq!(b.store.transcript_before(id(41), Some("msg_9"), 5).await.unwrap(), None);
     let reach = b.store.transcript_reach(id(40)).await.unwrap();
     assert_eq!((reach.seq, reach.complete.len(), reach.complete.contains("msg_9")), (7, 9, false));
-    assert_eq!(b.store.transcript_reach(id(41)).await.unwrap(), store::Reach::default());
+    assert_eq!(b.store.transcript_reach(id(41)).await.unwrap(), store::TranscriptExtent::default());
 }

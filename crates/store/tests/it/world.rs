@@ -5,7 +5,7 @@ use proto::socket::SnapshotTarget;
 use proto::{
     ClientType, ConfigurationId, OrgId, Outcome, RepoId, Role, SessionId, SessionStatus, SessionType, UserId,
 };
-use store::{Ending, NewMember, NewOrg, NewSession, NewSnapshot, Owner, Store, TokenHash};
+use store::{NewMember, NewOrg, NewSession, NewSnapshot, Owner, SessionEnd, Store, TokenHash};
 use uuid::Uuid;
 
 use crate::backend::Backend;
@@ -58,8 +58,8 @@ pub(crate) async fn own(store: &Store, session: SessionId) -> Owner {
 }
 
 /// An end that a person requested.
-pub(crate) fn ending(at: DateTime<Utc>) -> Ending {
-    Ending {
+pub(crate) fn ending(at: DateTime<Utc>) -> SessionEnd {
+    SessionEnd {
         status: SessionStatus::Stopped,
         stop_reason: Some("asked".to_owned()),
         pause_reason: None,

@@ -17,7 +17,7 @@ use crate::sources::{action_mode_key, connector_definition, connector_risk, conn
 /// The maximum number of differences that are listed for one tool.
 const MAX_CHANGES: usize = 50;
 
-/// What the server of a stored connector offers.
+/// Asks the server of a stored connector for its tools.
 pub(super) async fn of(
     app: &AppState,
     connector: &Connector,
@@ -30,7 +30,7 @@ pub(super) async fn of(
     })
 }
 
-/// What the server of a connector that is not stored offers.
+/// Asks the server of a connector that is not stored for its tools.
 pub(super) async fn of_unstored(app: &AppState, connector: &Connector) -> Result<ConnectorOffer, ApiError> {
     let modes = app.store.all_action_modes(connector.org_id, None).await?;
     Ok(match app.connectors.tools_of_unstored(connector).await {

@@ -19,7 +19,7 @@ const EMPHASIS: [char; 4] = ['*', '_', '~', '`'];
 /// The prompt in one line; `None` if it is too short to be useful.
 pub(super) fn snippet(prompt: &str) -> Option<String> {
     let seen: String = prompt.chars().take(LOOKED_AT).collect();
-    let line = plain(&said(&seen).unwrap_or(seen));
+    let line = plain(&text_of_json_prompt(&seen).unwrap_or(seen));
     let length = line.chars().count();
     if length < SHORTEST {
         return None;
@@ -34,7 +34,7 @@ pub(super) fn snippet(prompt: &str) -> Option<String> {
 }
 
 /// The text field of a JSON prompt; `None` if the prompt is not JSON or has no such field.
-fn said(text: &str) -> Option<String> {
+fn text_of_json_prompt(text: &str) -> Option<String> {
     let value: Value = serde_json::from_str(text).ok()?;
     FIELDS.iter().find_map(|field| value.get(field)?.as_str()).map(str::to_owned)
 }

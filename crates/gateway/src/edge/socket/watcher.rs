@@ -101,7 +101,7 @@ enum End {
 pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64>, mut socket: WebSocket) {
     let (hub, joined) = match Box::pin(enter(&app, &visitor, &mut since, &mut socket)).await {
         Ok(entered) => entered,
-        Err(end) => return Box::pin(farewell(socket, end)).await,
+        Err(end) => return Box::pin(close_socket(socket, end)).await,
     };
     let mut watcher = Watcher {
         place: hub.feed.head(),
@@ -118,10 +118,10 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64
     let end = tokio::select! {
         biased;
         () = revoked => End::Away(CloseCode::CREDENTIAL_ENDED),
-        end = watcher.stay(since, joined) => end,
+        end = watcher.serve_client(since, joined) => end,
     };
     watcher.hub.leave(watcher.visitor.user);
-    Box::pin(farewell(watcher.socket, end)).await;
+    Box::pin(close_socket(watcher.socket, end)).await;
 }
 
 /// Sends the client a first status, and joins it to the session. While the gateway's disk is full, the client waits
@@ -141,14 +141,14 @@ async fn enter(
             Ok(entered) => return Ok(entered),
             Err(HubError::Store(StoreError::DiskFull)) => {
                 if !std::mem::replace(&mut told, true) {
-                    disk_full::tell(app, visitor, since, socket).await?;
+                    disk_full::send_stored_conversation(app, visitor, since, socket).await?;
                 }
                 tokio::select! {
                     biased;
                     () = visitor.credential.clone().ended() => {
                         return Err(End::Away(CloseCode::CREDENTIAL_ENDED));
                     }
-                    waited = disk_full::wait(app, visitor, socket) => waited?,
+                    waited = disk_full::wait_for_retry(app, visitor, socket) => waited?,
                 }
             }
             Err(error) => {
@@ -161,8 +161,8 @@ async fn enter(
 
 impl Watcher {
     /// Serves the client until the connection has a reason to end.
-    async fn stay(&mut self, since: Option<i64>, joined: JoinReply) -> End {
-        match Box::pin(self.greet(since, joined)).await {
+    async fn serve_client(&mut self, since: Option<i64>, joined: JoinReply) -> End {
+        match Box::pin(self.send_first_messages(since, joined)).await {
             Ok(()) => match self.watch().await {
                 Ok(never) => match never {},
                 Err(end) => end,
@@ -171,7 +171,7 @@ impl Watcher {
         }
     }
 
-    async fn greet(&mut self, since: Option<i64>, joined: JoinReply) -> Result<(), End> {
+    async fn send_first_messages(&mut self, since: Option<i64>, joined: JoinReply) -> Result<(), End> {
         let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
         let goes_on = match since {
             Some(since) => self.go_on(since).await?,
@@ -179,7 +179,7 @@ impl Watcher {
         };
         if !goes_on {
             if let Some(since) = since {
-                self.tell(&ServerMessage::Gap { from: since.saturating_add(1), to: head }).await?;
+                self.send_message(&ServerMessage::Gap { from: since.saturating_add(1), to: head }).await?;
             }
             self.send(text(init)).await?;
             self.place = head;
@@ -187,7 +187,7 @@ impl Watcher {
         let state = (joined.status, joined.message);
         // The replayed frames may contain a later status than the one at the time of joining.
         let (status, message) = if goes_on { self.hub.state().await.unwrap_or(state) } else { state };
-        self.tell(&ServerMessage::Status { status, message }).await
+        self.send_message(&ServerMessage::Status { status, message }).await
     }
 
     /// Replays every frame after `since`, from memory or else from the event log. `false` if that is not possible,
@@ -250,7 +250,7 @@ impl Watcher {
                     unanswered = 0;
                     match message {
                         Some(Ok(Message::Text(text))) => {
-                            Box::pin(self.heard(text)).await?;
+                            Box::pin(self.handle_message(text)).await?;
                             self.visitor.inbound.completed();
                         }
                         Some(Ok(Message::Binary(_))) => self.visitor.inbound.completed(),
@@ -336,7 +336,7 @@ impl Watcher {
         Ok(allowed)
     }
 
-    async fn heard(&mut self, text: Utf8Bytes) -> Result<(), End> {
+    async fn handle_message(&mut self, text: Utf8Bytes) -> Result<(), End> {
         let parsed = if text.len() <= PARSED_AT_ONCE {
             ClientMessage::parse(text.as_str())
         } else {
@@ -350,7 +350,7 @@ impl Watcher {
             Err(FrameError::UnknownType | FrameError::Malformed(_)) => return Ok(()),
         };
         if matches!(message, ClientMessage::Ping) {
-            return self.tell(&ServerMessage::Pong).await;
+            return self.send_message(&ServerMessage::Pong).await;
         }
         if !self.may(act(&message)).await? {
             return Ok(());
@@ -370,7 +370,7 @@ impl Watcher {
             ClientMessage::SetModel { model_id } => self.set_model(&model_id).await,
             ClientMessage::GetStatus => {
                 let state = self.hub.state().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
-                self.tell(&ServerMessage::Status { status: state.0, message: state.1 }).await
+                self.send_message(&ServerMessage::Status { status: state.0, message: state.1 }).await
             }
             ClientMessage::GetMessages => match self.hub.history().await {
                 Ok(Some((init, head))) => self.send_history(init, head).await,
@@ -463,7 +463,7 @@ impl Watcher {
                 GitCode::RepoBusy,
                 "An earlier git action of this connection is still running: try again later",
             );
-            return self.tell(&ServerMessage::GitResult(busy)).await;
+            return self.send_message(&ServerMessage::GitResult(busy)).await;
         };
         let (app, hub, user) = (self.app.clone(), self.hub.clone(), self.visitor.user);
         let (answers, line) = (self.answers.0.clone(), self.work_line.clone());
@@ -484,10 +484,10 @@ impl Watcher {
     }
 
     async fn error(&mut self, message: &str) -> Result<(), End> {
-        self.tell(&ServerMessage::Error { message: message.to_owned() }).await
+        self.send_message(&ServerMessage::Error { message: message.to_owned() }).await
     }
 
-    async fn tell(&mut self, message: &ServerMessage) -> Result<(), End> {
+    async fn send_message(&mut self, message: &ServerMessage) -> Result<(), End> {
         self.send(text(to_one(message))).await
     }
 
@@ -551,7 +551,7 @@ async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Resu
 
 /// Closes the connection: sends the reason, or answers the client's close frame. Then reads until both sides have
 /// closed, because only reading writes that answer out, and only then is the client sure to receive the reason.
-async fn farewell(mut socket: WebSocket, end: End) {
+async fn close_socket(mut socket: WebSocket, end: End) {
     match end {
         End::Gone => return,
         End::Closed => {}

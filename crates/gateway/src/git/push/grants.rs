@@ -53,14 +53,14 @@ impl Drop for OpenGrant<'_> {
     }
 }
 
-/// Who starts a push.
-pub(super) enum Redeemed {
+/// The party that starts a push.
+pub(super) enum Pusher {
     Agent,
     /// A person, who waits for the result.
     Person(UserId, oneshot::Sender<PushResult>),
 }
 
-impl Redeemed {
+impl Pusher {
     pub(super) fn initiator(&self) -> Initiator {
         match self {
             Self::Agent => Initiator::Agent,
@@ -100,17 +100,17 @@ impl PushGrants {
         (session, repo): (SessionId, RepoId),
         request: &PushRequest,
         operation: Operation,
-    ) -> Redeemed {
+    ) -> Pusher {
         let ([update], Some(token), Operation::Push) = (request.updates.as_slice(), token, operation) else {
-            return Redeemed::Agent;
+            return Pusher::Agent;
         };
         let mut open = self.open();
         let covers =
             |grant: &Grant| grant.session == session && grant.repo == repo && grant.update == *update;
         if !open.get(token).is_some_and(covers) {
-            return Redeemed::Agent;
+            return Pusher::Agent;
         }
-        open.remove(token).map_or(Redeemed::Agent, |grant| Redeemed::Person(grant.user, grant.result))
+        open.remove(token).map_or(Pusher::Agent, |grant| Pusher::Person(grant.user, grant.result))
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<String, Grant>> {

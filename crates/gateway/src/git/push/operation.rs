@@ -14,7 +14,7 @@ use super::request::{PushRequest, RefUpdate};
 /// How many more bytes of a push are read before the scan for commits continues.
 const SCAN_STEP: usize = 64 * 1024;
 
-/// What a ref update does. The greatest of a push counts: see [`Operation::of_all`].
+/// The kind of a ref update. The greatest of a push counts: see [`Operation::of_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     /// Creates or fast-forwards a branch.

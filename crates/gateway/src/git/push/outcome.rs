@@ -90,7 +90,7 @@ impl PushOutcome {
         matches!(self, Self::Updated | Self::Unreported)
     }
 
-    /// Nothing was pushed, and the same push may succeed later.
+    /// Whether the push had no effect and may succeed later.
     pub(crate) fn is_retryable(&self) -> bool {
         matches!(self, Self::Unreachable | Self::Unavailable)
     }

@@ -35,7 +35,7 @@ const NO_REPOSITORY: &str =
 const BEHIND: &str =
     "The branch at the forge has commits that are missing here: pull them first, then push again";
 
-/// What is pushed where.
+/// The commit to push, and its destination.
 struct Target<'a> {
     repo: &'a Repo,
     /// The gateway's URL of the repository.

@@ -22,7 +22,7 @@ pub(super) struct ReportReader<'a> {
     /// Bytes that are not a complete packet yet.
     unread: Vec<u8>,
     report: Vec<u8>,
-    /// What git gets to see, with messages.
+    /// The report that git gets, with messages.
     response: Vec<u8>,
     message: Option<String>,
     truncated: bool,

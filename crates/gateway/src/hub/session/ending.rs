@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PauseReason, PromptState, RunStatus, SessionStatus};
-use store::Ending;
+use store::SessionEnd;
 
 use super::phase::{BootPurpose, Phase, StopReply};
 use super::timer::Timer;
@@ -30,7 +30,7 @@ impl Session {
         self.interrupt().await?;
         self.telemetry.stop(self.services.clock.elapsed());
         self.flush().await?;
-        let ending = Ending {
+        let ending = SessionEnd {
             status: SessionStatus::Failed,
             stop_reason: Some(reason.to_owned()),
             pause_reason: None,
@@ -154,7 +154,7 @@ impl Session {
     pub(super) async fn finish_stop(&mut self, message: &str, replies: Vec<StopReply>) -> Result<(), End> {
         self.dismiss_agent("The session was stopped").await?;
         let reason = if message == DISCARDED { STOPPED_UNSAVED } else { "stopped" };
-        let ending = Ending {
+        let ending = SessionEnd {
             status: SessionStatus::Stopped,
             stop_reason: Some(reason.to_owned()),
             pause_reason: None,

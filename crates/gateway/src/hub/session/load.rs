@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agent::Translator;
 use proto::socket::{Frame, ServerMessage, TurnOutcome};
 use proto::{PromptState, SessionId};
-use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
+use store::{EventBatch, Owned, QueuedPrompt, StoreError, TranscriptExtent};
 
 use super::super::eviction::Activity;
 use super::super::feed::Feed;
@@ -75,7 +75,8 @@ impl Session {
     /// messages that are complete in the log are saved, and a turn that ended in the log is settled. A turn that was
     /// running continues.
     async fn replay(&mut self) -> Result<(), StoreError> {
-        let Reach { seq: reached, complete } = self.services.store.transcript_reach(self.record.id).await?;
+        let TranscriptExtent { seq: reached, complete } =
+            self.services.store.transcript_reach(self.record.id).await?;
         let sent = |prompt: &&QueuedPrompt| prompt.state == PromptState::Dispatched;
         let sent: Vec<String> = self.queue.iter().filter(sent).map(|prompt| prompt.id.clone()).collect();
         // A prompt that was marked as dispatched but never broadcast was never sent, so it is the next one.

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The delay before we check whether an agent has stopped after an abort. The turn may not have started when the abort
 /// arrived.
 const CHECK: Duration = Duration::from_secs(1);
-/// What the agent is told before the first prompt after files of its session were lost.
+/// The text before the first prompt after files of the session were lost.
 const FILES_LOST: &str = "(Note from the platform: this sandbox was started from the last snapshot. Files that were changed \
     after it are gone.)\n\n";
 /// The maximum number of abort requests per turn.

@@ -22,7 +22,7 @@ const MAX_OPEN: usize = 32;
 pub(super) struct Questions {
     /// The open ones, the oldest first.
     open: Vec<StoredQuestion>,
-    /// Those that are settled, but whose outcome the agent does not have yet.
+    /// The settled questions whose outcome the agent does not have yet.
     undelivered: Vec<StoredQuestion>,
     deliveries: JoinSet<Delivery>,
     /// The ids of the questions in `deliveries`.

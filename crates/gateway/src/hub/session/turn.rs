@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use super::history::HistoryRead;
 use super::timer::Timer;
 
-/// What the agent does for us.
+/// The state of the agent's turn.
 pub(super) enum Turn {
     /// No prompt is with the agent. When the timer fires, the next one is tried again.
     Idle { retry: Timer },

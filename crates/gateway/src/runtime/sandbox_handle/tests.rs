@@ -1,6 +1,5 @@
 //! Tests of sandbox handles, with a fake provider that the test controls.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
@@ -12,7 +11,7 @@ use sandboxd::protocol::{Exec, ExitReason};
 use sandboxd::server::Worker;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::super::network::{Counted, proxy_of};
+use super::super::network::{CountingRecorder, proxy_of};
 use super::*;
 
 #[tokio::test]
@@ -24,7 +23,7 @@ async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
         addresses: AddressPolicy::strict(),
         limits: Limits { connections: 2 * MAX_SERVED, ..Limits::default() },
         clock: Clock::system(),
-        recorder: Arc::new(Counted),
+        recorder: Arc::new(CountingRecorder),
     });
     let proxied = ProxiedConnections::default();
     let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN, proxied };
@@ -80,21 +79,21 @@ struct Fake {
     /// The port of its supervisor, or `None` if it cannot be reached.
     supervisor: Option<u16>,
     dialled: AtomicU32,
-    undone: std::sync::Mutex<Vec<&'static str>>,
+    undone: parking_lot::Mutex<Vec<&'static str>>,
 }
 
 impl Fake {
     fn new(ensured: EnsureOutcome, supervisor: Option<u16>) -> Arc<Self> {
-        let (dialled, undone) = (AtomicU32::default(), std::sync::Mutex::default());
+        let (dialled, undone) = (AtomicU32::default(), parking_lot::Mutex::default());
         Arc::new(Self { ensured, supervisor, dialled, undone })
     }
 
     fn undone(&self) -> Vec<&'static str> {
-        self.undone.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.undone.lock().clone()
     }
 
     fn note(&self, what: &'static str) {
-        self.undone.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        self.undone.lock().push(what);
     }
 }
 
@@ -170,7 +169,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
             id,
             env: BTreeMap::new(),
             snapshot: None,
-            proxy: proxy_of(Rules::new(Mode::Offline), Counted, &Clock::system()),
+            proxy: proxy_of(Rules::new(Mode::Offline), CountingRecorder, &Clock::system()),
             gateway: None,
             programs: BTreeMap::new(),
         };

@@ -23,7 +23,7 @@ enum Act {
     LoseTransaction,
 }
 
-/// What a caller sees.
+/// The result that a caller sees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Seen {
     Done,

@@ -15,12 +15,12 @@ use crate::app::AppState;
 use crate::hub::{stored_init, to_one};
 
 /// The delay before the gateway tries to open the session again.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 const FULL: &str = "The gateway's disk is full: nothing new is accepted until its operator frees some space.";
 
 /// Sends the stored conversation and the reason why the session does not open. A client that has a cursor already has
 /// the conversation; any other gets a cursor here, so that it later continues from this point.
-pub(super) async fn tell(
+pub(super) async fn send_stored_conversation(
     app: &AppState,
     visitor: &Visitor,
     since: &mut Option<i64>,
@@ -37,8 +37,12 @@ pub(super) async fn tell(
 }
 
 /// Waits for the retry delay, and answers the client's messages meanwhile.
-pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSocket) -> Result<(), End> {
-    let mut again = pin!(sleep(AGAIN));
+pub(super) async fn wait_for_retry(
+    app: &AppState,
+    visitor: &Visitor,
+    socket: &mut WebSocket,
+) -> Result<(), End> {
+    let mut again = pin!(sleep(RETRY_DELAY));
     loop {
         let message = tokio::select! {
             () = &mut again => return Ok(()),

@@ -55,7 +55,7 @@ pub(super) async fn run(
     match done {
         Ok(done) if done.success => vec![result(done), status(app, &repo).await],
         Ok(done) => vec![result(done)],
-        Err(error) => vec![result(broken(action, &error))],
+        Err(error) => vec![result(failed_result(action, &error))],
     }
 }
 
@@ -67,7 +67,7 @@ async fn status(app: &AppState, repo: &WorkspaceRepo) -> ServerMessage {
             }
             ServerMessage::GitStatus(state)
         }
-        Err(error) => result(broken(GitAction::GetStatus, &error)),
+        Err(error) => result(failed_result(GitAction::GetStatus, &error)),
     }
 }
 
@@ -75,7 +75,7 @@ fn result(result: GitResult) -> ServerMessage {
     ServerMessage::GitResult(result)
 }
 
-fn broken(action: GitAction, error: &GitError) -> GitResult {
+fn failed_result(action: GitAction, error: &GitError) -> GitResult {
     git::failed(action, GitCode::UnknownError, &error.to_string())
 }
 

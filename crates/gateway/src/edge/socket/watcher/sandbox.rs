@@ -51,7 +51,7 @@ impl Watcher {
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
             let entries =
                 auto_start::failed("The earlier tasks of this connection are still running: try again later");
-            return self.tell(&ServerMessage::AutoStartOutput { run_id, entries }).await;
+            return self.send_message(&ServerMessage::AutoStartOutput { run_id, entries }).await;
         };
         let Some(user) = self.visitor.user else { return self.error("Unauthorized").await };
         let (app, session) = (self.app.clone(), (self.visitor.org, self.visitor.session));
