@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_of_every_command_and_of_no_other() {
+    fn the_instructions_describe_every_command_and_no_other() {
         let told = Part::CommandLine.text();
         for command in told.split('`').skip(1).step_by(2).filter(|text| text.contains("proliferate ")) {
             let parsed = InsideCli::try_parse_from(words(command));

@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::lookup::{self, Candidate, pick};
 use crate::output::json_line;
-use attach::Attached;
+use attach::AttachedSession;
 use screen::Screen;
 
 /// The maximum length of a title and of a failure reason in a table.
@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
         SessionCommand::New(new) => return create::create(context, client, new).await,
         SessionCommand::Attach { id, full } => {
             let id = find(&client, &id).await?;
-            return Attached::open(context, client, id, full).await?.run().await;
+            return AttachedSession::open(context, client, id, full).await?.run().await;
         }
         SessionCommand::Prompt { id, text, wait, full } => {
             let id = find(&client, &id).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
                 return Err(Failure::usage("TEXT is empty: say what the agent is to do"));
             }
             if wait {
-                return Attached::open(context, client, id, full).await?.answer(&text).await;
+                return AttachedSession::open(context, client, id, full).await?.answer(&text).await;
             }
             let message = send(context, &client, id, &text).await?;
             let sentence = format!("sent; `proliferate session attach {id}` shows the answer");

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_that_hangs_holds_one_thread_and_nobody_else() {
+    async fn a_hanging_file_blocks_one_thread_and_no_other_caller() {
         let files = FileWork::default();
         let (release, hanging) = mpsc::channel::<()>();
         let (ended, end) = oneshot::channel();

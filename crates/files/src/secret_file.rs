@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_counts_the_new_one_replaces_and_nothing_else_is_left() {
+    fn make_keeps_the_first_secret_and_replace_leaves_no_other_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.key");
         make(&file, b"first").unwrap();

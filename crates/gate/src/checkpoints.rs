@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_that_a_power_cut_left_unfinished_is_taken_off_and_others_stay() {
+    fn a_partial_checkpoint_is_removed_after_a_power_cut_and_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("checkpoints.txt");
         remove_partial_checkpoint(&file).unwrap();

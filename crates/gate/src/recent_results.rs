@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_result_is_left_to_the_database() {
+    fn a_large_result_is_not_cached() {
         let results = RecentResults::new();
         let of = fingerprint("read", "ada");
         results.insert(key(1), of.clone(), &result(&"a".repeat(MAX_SIZE + 1)));

@@ -58,7 +58,7 @@ pub async fn verify_database(
             ends::check_outside(&rows, &checkpoints, &done.report)?;
             Ok(done)
         }
-        Err(VerifyError::Ledger(fault)) => Err(ends::blame(fault, &rows, &checkpoints)),
+        Err(VerifyError::Ledger(fault)) => Err(ends::explain_checkpoint_fault(fault, &rows, &checkpoints)),
         Err(error) => Err(error),
     }
 }

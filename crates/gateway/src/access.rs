@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_may_do_less_for_a_higher_role() {
+    fn a_higher_role_may_do_everything_that_a_lower_one_may() {
         for act in Act::ALL {
             for owns in [false, true] {
                 let [member, admin, owner] = [CallerKind::Member, CallerKind::Admin, CallerKind::Owner]
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_those_who_may() {
+    fn refusals_name_the_allowed_roles() {
         let cases = [
             (Act::Watch, "Sandboxes may not do this"),
             (Act::EagerStart, "Only services may do this"),

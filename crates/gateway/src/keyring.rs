@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_not_replaced_while_its_key_is_needed() {
+    fn a_missing_key_file_is_not_replaced_while_its_key_is_needed() {
         let dir = tempfile::tempdir().unwrap();
         let (given, other) = ("ab".repeat(32), "0123456789ab".to_owned());
         let id = key_id(&given.as_str().into()).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn with_postgres_nothing_is_made_up_and_every_missing_name_is_said() {
+    fn with_postgres_no_key_is_generated_and_every_missing_one_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path(), &[("DATABASE_URL", "postgres://h/d"), (JWT, &"x".repeat(32))]);
         let error = Keyring::open(&config, &Rng::system()).unwrap_err().to_string();

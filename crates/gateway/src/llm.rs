@@ -22,7 +22,7 @@ use model::{Model, Script, ScriptError};
 use proto::http::AgentConfig;
 
 use crate::config::{Config, Price, Prices};
-use backend::{Backend, Forwarded, Upstream};
+use backend::{Backend, ForwardedRequest, Upstream};
 use model_list::ModelList;
 
 pub(crate) use meter::Meter;
@@ -154,7 +154,7 @@ impl Llm {
             Protocol::Chat => (&self.chat, "Chat Completions API is configured: set OPENAI_BASE_URL"),
         };
         match backend {
-            Some(backend) => backend.answer(protocol, Forwarded { method, path, headers, body }).await,
+            Some(backend) => backend.answer(protocol, ForwardedRequest { method, path, headers, body }).await,
             None => protocol.refusal(StatusCode::NOT_FOUND, &format!("No provider with the {setting}")),
         }
     }

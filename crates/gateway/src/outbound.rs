@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_public_addresses_and_named_private_ones_are_gone_to() {
+    fn only_public_and_listed_private_addresses_are_connected_to() {
         let allowed = ["127.0.0.1:9000".to_owned(), "tools.internal:80".to_owned()];
         let outbound = Outbound::default();
         let way = |url: &str| outbound.client_for(&allowed, &Url::parse(url).unwrap()).is_some();

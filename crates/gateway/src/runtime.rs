@@ -29,7 +29,7 @@ pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_enviro
 pub(crate) use file_write::{FileWrite, WriteFile};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
-pub use network::{Counted, Network, Networks, check_rules, outcome_of, proxy_of};
+pub use network::{CountingRecorder, Network, Networks, check_rules, outcome_of, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::keep as keep_pool;
 pub(crate) use prepare::SERVICE as AGENT_SERVICE;

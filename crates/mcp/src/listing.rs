@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_too_many_tools_says_so() {
+    fn a_list_of_too_many_tools_is_refused_with_the_reason() {
         let mut listing = Listing::default();
         let tools: Vec<_> = (0..=MAX_TOOLS).map(|number| tool(&format!("t{number}"))).collect();
         assert_eq!(listing.add(page(&json!(tools)), None, &[]), Ok(None));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_limits_are_told_apart_from_refusals() {
+    fn rate_limits_differ_from_refusals() {
         assert!(matches!(error(429, None, ""), ApiError::RateLimited(_)));
         assert!(matches!(error(403, Some("60"), ""), ApiError::RateLimited(_)));
         assert!(matches!(error(403, None, ""), ApiError::Refused(_)));

@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_held_is_what_was_taken(takes in prop::collection::vec((0_u128..4, 0_u128..3, 0_u64..50, any::<bool>()), 0..60)) {
+        fn a_pool_holds_exactly_what_was_taken(takes in prop::collection::vec((0_u128..4, 0_u128..3, 0_u64..50, any::<bool>()), 0..60)) {
             let pool = pool(100, 40);
             let mut held = Vec::new();
             for (id, org, amount, give_back) in takes {

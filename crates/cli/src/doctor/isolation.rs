@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use egress::{Mode, Rules};
 use gateway::config::Engine;
-use gateway::runtime::{Counted, SandboxHandle, SandboxRequest, Sandboxes, proxy_of};
+use gateway::runtime::{CountingRecorder, SandboxHandle, SandboxRequest, Sandboxes, proxy_of};
 use sandbox::local::{Enforcement, LimitsReport};
 use sandbox::{SandboxError, SandboxId};
 use sandboxd::protocol::{Exec, ExitReason};
@@ -82,7 +82,7 @@ async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
 }
 
 async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<SandboxHandle, SandboxError> {
-    let proxy = proxy_of(Rules::new(Mode::Offline), Counted, &context.clock);
+    let proxy = proxy_of(Rules::new(Mode::Offline), CountingRecorder, &context.clock);
     let request = SandboxRequest {
         id: SandboxId::new("doctor")?,
         env: BTreeMap::new(),

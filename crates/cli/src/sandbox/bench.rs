@@ -4,7 +4,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use egress::Mode;
-use gateway::runtime::{Counted, Sandboxes};
+use gateway::runtime::{CountingRecorder, Sandboxes};
 use sandboxd::Sandboxd;
 use sandboxd::protocol::Exec;
 use serde_json::json;
@@ -45,11 +45,11 @@ async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result
         bare_bubblewrap(context).await?;
         bare.push(millis(clock.elapsed().saturating_sub(before)));
         let before = clock.elapsed();
-        let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
+        let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, CountingRecorder).await?;
         start_times.push(millis(clock.elapsed().saturating_sub(before)));
         sandboxes.provider.terminate(&handle.id).await?;
     }
-    let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
+    let handle = start(context, sandboxes, fresh_id(context)?, Mode::Offline, CountingRecorder).await?;
     let inside = inside(context, &handle.inside).await;
     sandboxes.provider.terminate(&handle.id).await?;
     Ok(Measurements { start: start_times, bare, ..inside? })

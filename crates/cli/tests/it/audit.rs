@@ -333,7 +333,7 @@ fn a_key_change_that_broke_off_is_finished_and_nothing_is_signed_meanwhile() {
 }
 
 #[test]
-fn events_are_shown_as_they_come() {
+fn new_events_are_shown_as_they_are_written() {
     let machine = Machine::new();
     let server = machine.serve();
     let token = machine.service();

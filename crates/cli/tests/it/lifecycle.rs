@@ -151,7 +151,7 @@ fn up_greets_with_a_link_on_every_start() {
 }
 
 #[test]
-fn it_takes_as_many_descriptors_as_the_host_lets_it() {
+fn the_limit_of_open_files_is_raised_to_the_maximum() {
     let machine = Machine::new();
     let server = machine.serve_short_of_descriptors();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();

@@ -330,7 +330,7 @@ fn failed_commits_have_codes(real: &Real, git: &mut impl FnMut(Value) -> Value) 
 }
 
 #[test]
-fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
+fn git_works_in_the_real_sandbox_and_answers_only_its_caller() {
     let mut real = Real::start();
     let mut socket = real.watch("");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");

@@ -248,7 +248,7 @@ fn a_run_whose_session_is_deleted_fails() {
 }
 
 #[test]
-fn a_run_waits_for_an_answer_and_goes_on() {
+fn a_run_waits_for_an_answer_and_continues() {
     let world = World::start();
     let run = world.fire("{}");
     world.script(&asking(&run));

@@ -14,7 +14,7 @@ fn fill(real: &Real, files: u32) {
 }
 
 #[test]
-fn a_sandbox_over_its_disk_limit_says_so_and_can_be_cleaned_up_or_given_more() {
+fn a_sandbox_over_its_disk_limit_reports_it_and_can_be_cleaned_up_or_enlarged() {
     let mut real = Real::serving(&[("SANDBOX_DISK_MIB", "128"), ("WARM_POOL_SIZE", "0")]);
     real.new_session(&json!({}));
     let mut socket = real.watch("");

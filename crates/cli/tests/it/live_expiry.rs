@@ -161,7 +161,7 @@ fn an_expired_sandbox_is_saved_after_a_crash_and_restarts_with_its_files() {
 }
 
 #[test]
-fn a_sandbox_that_its_session_has_left_is_ended_by_the_next_start() {
+fn a_retired_sandbox_is_ended_by_the_next_start() {
     let mut real = lasting("3600");
     says(&mut real.watch(""), "running");
     real.server.take().unwrap().kill();

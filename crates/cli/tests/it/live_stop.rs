@@ -9,7 +9,7 @@ use crate::gate::dead;
 use crate::live_expiry::{InTheWay, answer, info, lasting, says};
 
 #[test]
-fn a_stopped_session_goes_on_with_its_files_and_its_memory() {
+fn a_stopped_session_continues_with_its_files_and_its_memory() {
     let real = lasting("3600");
     let mut socket = real.watch("");
     answer(&mut socket, "please write it");
@@ -25,7 +25,7 @@ fn a_stopped_session_goes_on_with_its_files_and_its_memory() {
 }
 
 #[test]
-fn a_session_that_cannot_be_saved_goes_on_until_its_files_are_given_up() {
+fn a_session_that_cannot_be_saved_keeps_running_until_its_files_are_discarded() {
     let real = lasting("3600");
     let mut socket = real.watch("");
     answer(&mut socket, "please write it");

@@ -11,7 +11,7 @@ fn running(real: &Real) -> Watching {
 }
 
 #[test]
-fn saved_files_come_back_in_another_session_and_after_a_stop() {
+fn saved_files_are_restored_in_another_session_and_after_a_stop() {
     let mut real = Real::start();
     let mut socket = running(&real);
     real.shell(&real.session, "echo precious > file && mkdir -p deep/er && ln -s ../file deep/link");

@@ -209,7 +209,7 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
 }
 
 #[test]
-fn policies_are_compared_and_what_loosens_comes_first() {
+fn policies_are_compared_with_loosened_rules_first() {
     let machine = Machine::new();
     let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");
     let (_, looser) = folder(&machine, "looser", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);

@@ -22,7 +22,7 @@ fn a_value_is_stored_sealed_and_never_shown_again() {
 }
 
 #[test]
-fn an_env_file_is_imported_whole_or_refused_with_its_line() {
+fn an_env_file_is_imported_completely_or_refused_with_its_line() {
     let machine = Machine::new();
     machine.serve().stop();
     let text = "# comment\nexport A=1\nB=\"two words\" # note\nC='three'\n";

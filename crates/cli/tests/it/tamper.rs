@@ -374,7 +374,7 @@ fn a_forged_artifact_is_not_served() {
 }
 
 #[test]
-fn a_ledger_whose_end_was_changed_takes_no_more_events() {
+fn a_ledger_with_a_changed_end_accepts_no_more_events() {
     let changes = [
         "UPDATE ledger_heads SET hash = (SELECT prev_hash FROM ledger_events LIMIT 1) WHERE chain <> 'system'",
         "DELETE FROM ledger_heads WHERE chain <> 'system'",

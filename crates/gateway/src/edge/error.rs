@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_that_cannot_be_had_says_why_where_old_clients_look() {
+    fn a_session_that_cannot_be_opened_has_its_reason_in_the_field_of_old_clients() {
         for (error, reason) in [
             (HubError::Gone, "the session was given up: try again"),
             (StoreError::Fenced.into(), "another instance has it now: try again"),

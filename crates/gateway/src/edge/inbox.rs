@@ -26,7 +26,8 @@ pub(super) async fn list(
     caller: Caller,
     Query(query): Query<InboxQuery>,
 ) -> Result<Json<Inbox>, ApiError> {
-    let (_, org) = contract::whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (_, org) =
+        contract::identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let after = query.after.as_deref().map(str::parse::<InboxCursor>).transpose();
     let after = after.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);

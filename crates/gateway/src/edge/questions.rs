@@ -20,7 +20,8 @@ pub(super) async fn list(
     caller: Caller,
     Query(query): Query<OrgQuery>,
 ) -> Result<Json<QuestionList>, ApiError> {
-    let (_, org) = contract::whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let (_, org) =
+        contract::identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let found = app.store.org_questions(org, MAX_LISTED).await?;
     let questions = found
         .into_iter()

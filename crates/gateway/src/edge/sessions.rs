@@ -102,7 +102,9 @@ pub(super) async fn list(
 async fn org(app: &AppState, caller: &Caller, query: &SessionQuery) -> Result<OrgId, ApiError> {
     match caller {
         Caller::User(user) => Ok(user.org),
-        _ => contract::whose(app, caller, query.organization_id.as_deref()).await.map(|(_, org)| org),
+        _ => contract::identity_and_organization(app, caller, query.organization_id.as_deref())
+            .await
+            .map(|(_, org)| org),
     }
 }
 

@@ -177,7 +177,9 @@ pub(super) async fn configuration(
 }
 
 async fn organization(app: &AppState, caller: &Caller, query: &OrgQuery) -> Result<OrgId, ApiError> {
-    contract::whose(app, caller, query.organization_id.as_deref()).await.map(|(_, org)| org)
+    contract::identity_and_organization(app, caller, query.organization_id.as_deref())
+        .await
+        .map(|(_, org)| org)
 }
 
 #[utoipa::path(patch, path = "/v1/configurations/{configurationId}", tag = "workspaces",

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_folders_below_a_root_are_served_whatever_path_leads_to_them() {
+    fn only_folders_below_a_root_are_served_by_any_path() {
         let dir = tempfile::tempdir().unwrap();
         let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
         std::fs::create_dir_all(root.join("app")).unwrap();

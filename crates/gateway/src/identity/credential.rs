@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_differ_and_tell_their_kind() {
+    fn credentials_differ_and_have_the_prefix_of_their_kind() {
         let rng = Rng::system();
         let (a, b) =
             (Credential::new(CredentialKind::ApiKey, &rng), Credential::new(CredentialKind::ApiKey, &rng));

@@ -46,7 +46,7 @@ fn the_published_vectors_are_read() {
 }
 
 #[test]
-fn what_we_sign_we_read_and_it_carries_issuer_and_audience() {
+fn signed_tokens_can_be_read_and_have_issuer_and_audience() {
     let (user, org) = (UserId::from(uuid::Uuid::from_u128(1)), OrgId::from(uuid::Uuid::from_u128(2)));
     let token = issuer().user(user, org, "a@b.co", now(), USER_TOKEN_LIFETIME);
     let read = issuer().read(token.expose_secret(), now());

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_provider_runs_itself_is_not_bounded_by_the_request() {
+    fn requests_with_tools_of_the_provider_have_no_cost_bound() {
         let text = json!("hi");
         for (content, more) in [
             (&text, json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]})),

@@ -70,7 +70,7 @@ fn a_request_that_says_two_things_or_no_number_is_not_known() {
 }
 
 #[test]
-fn a_request_is_whole_lowered_or_refused_by_what_is_left() {
+fn a_request_is_unchanged_lowered_or_refused_by_the_remaining_budget() {
     let text = br#"{"model":"m","max_tokens":4000,"messages":[]}"#;
     let request = ModelRequest::of(Protocol::Messages, text);
     let price = dollar_a_token().dearest("m").unwrap();
@@ -122,7 +122,7 @@ fn a_lowered_request_is_the_same_but_for_its_numbers() {
 
 proptest! {
     #[test]
-    fn what_fits_never_costs_more_than_is_left(
+    fn an_admitted_request_never_costs_more_than_the_remaining_budget(
         input in 0..10_000_usize, output in 0..100_000_i64, left_micros in 1..1_000_000_i64,
         prices in (0..100_000_000_i64, 0..100_000_000_i64), thinking in proptest::option::of(0..50_000_i64),
     ) {

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_held_by_others_what_was_held_before() {
+    fn the_remaining_budget_excludes_amounts_held_by_others() {
         let spending = Spending::default();
         let (one, two) = (SessionId::from(Uuid::from_u128(1)), SessionId::from(Uuid::from_u128(2)));
         let org = OrgId::from(Uuid::from_u128(3));

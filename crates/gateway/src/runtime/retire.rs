@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_whose_they_are_and_which_came_first() {
+    fn names_of_sandboxes_contain_their_session_and_number() {
         let id = "01890a5d-ac96-774b-bcce-b302099a8057";
         let session = id.parse().unwrap();
         assert_eq!(numbered(id), Some((session, 0)));

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_never_reached_may_be_tried_again() {
+    async fn unreachable_targets_may_be_retried() {
         // The port is bound, but nobody listens on it.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_what_sandboxes_read() {
+    fn saved_environment_files_are_what_sandboxes_read() {
         let files = Vec::<EnvFile>::deserialize(&one("workspacePath", &json!("app/"))["files"]).unwrap();
         let configuration: ConfigurationId = uuid::Uuid::nil().into();
         assert_eq!(summary(configuration, &files).text, "Saved 1 environment files: app/.env");

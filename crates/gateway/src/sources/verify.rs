@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_secret_or_odd_is_left_out() {
+    fn files_that_are_too_large_secret_or_oddly_named_are_left_out() {
         assert_eq!(may_upload("a/shot.png", MAX_FILE, 0, MAX_UPLOAD), Ok(()));
         for (path, size, files, left, why) in [
             ("a", 0, 0, MAX_UPLOAD, "empty"),

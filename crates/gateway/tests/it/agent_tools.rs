@@ -179,7 +179,7 @@ async fn a_session_is_not_created_with_an_unknown_tool() {
 }
 
 #[tokio::test]
-async fn an_outdated_tool_file_is_told_so_unless_its_call_was_done_before() {
+async fn a_call_of_an_outdated_tool_file_is_refused_unless_it_was_executed_before() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let agent = Agent::of(&gateway, &team, AgentMode::Setup, None).await;
@@ -197,7 +197,7 @@ async fn an_outdated_tool_file_is_told_so_unless_its_call_was_done_before() {
 }
 
 #[tokio::test]
-async fn what_a_setup_agent_saves_is_in_its_configuration() {
+async fn a_setup_agent_saves_into_its_configuration() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let agent = Agent::of(&gateway, &team, AgentMode::Setup, None).await;

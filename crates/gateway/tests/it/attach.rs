@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::live::{Live, On};
 
 #[tokio::test]
-async fn git_and_snapshots_say_what_the_provider_lacks_and_the_session_goes_on() {
+async fn git_and_snapshots_name_the_missing_capability_and_the_session_continues() {
     let live = Live::echoing(On::Sqlite).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;

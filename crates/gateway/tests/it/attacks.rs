@@ -145,7 +145,7 @@ async fn a_hostile_tool_gets_its_own_secret_and_nothing_else() {
 
 /// Attack 44: a tool echoes the credential it received. Its caller must not learn what the vault holds for the tool.
 #[tokio::test]
-async fn a_tool_that_repeats_its_credential_tells_nobody() {
+async fn a_credential_that_a_tool_repeats_is_redacted() {
     let world = World::new().await;
     let secret = "s3cret-of-the-tool";
     assert_eq!(world.set_secret(secret).await, 201);

@@ -124,7 +124,7 @@ async fn an_automation_is_created_changed_and_removed() {
 }
 
 #[tokio::test]
-async fn what_no_run_could_use_is_refused_with_the_name_of_the_field() {
+async fn settings_that_no_run_could_use_are_refused_with_the_field_name() {
     let world = World::new(Setup::sqlite()).await;
     let made = world.automation(json!({})).await;
     let path = format!("/v1/automations/{}", id(&made));

@@ -116,7 +116,7 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
 /// Parameter names are chosen by the caller: long or unusual ones may carry content, or text that a database cannot
 /// store.
 #[tokio::test]
-async fn what_is_wrong_is_told_in_few_words_and_none_of_the_callers() {
+async fn error_texts_are_short_and_repeat_nothing_of_the_caller() {
     let (long, many): (String, Vec<_>) =
         ("S3CRET".repeat(2500), (0..200).map(|n| format!("key-{n}")).collect());
     for world in worlds().await {
@@ -307,7 +307,7 @@ async fn the_id_of_a_call_belongs_to_its_session() {
 
 /// The answer is byte for byte the same for something in another case or organization and for something nonexistent.
 #[tokio::test]
-async fn what_is_elsewhere_and_what_is_nowhere_are_refused_alike() {
+async fn foreign_and_missing_objects_are_refused_alike() {
     for world in worlds().await {
         let app = &world.gateway.app;
         let other_org = OrgOf3::new(app).await;

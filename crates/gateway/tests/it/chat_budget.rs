@@ -110,7 +110,7 @@ fn released(rest: Option<&'static str>) -> (Router, Arc<Semaphore>) {
 }
 
 #[tokio::test]
-async fn an_aborted_answer_costs_its_usage_if_that_still_comes_and_its_worst_case_otherwise() {
+async fn an_aborted_answer_costs_its_reported_usage_or_else_its_worst_case() {
     let usage =
         "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n";
     for (rest, output) in [(Some(usage), 3), (None, 50)] {

@@ -323,7 +323,7 @@ async fn the_reference_server_can_be_used_and_a_canary_in_its_environment_reache
 
 /// Attacks 11, 14 and 19.
 #[tokio::test]
-async fn addresses_and_headers_that_lead_astray_are_refused_when_they_are_written() {
+async fn misleading_addresses_and_headers_are_refused_when_a_connector_is_created() {
     let world = World::on(Setup::sqlite()).await;
     let path = world.add("docs").await;
     for url in [

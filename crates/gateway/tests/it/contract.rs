@@ -46,22 +46,22 @@ checks! {
     calls::equal_requests_have_equal_hashes: "4.2";
     calls::every_field_of_a_request_is_understood: "4.1";
     calls::every_field_of_an_answer_is_there: "5.1";
-    calls::content_is_in_artifacts_and_nowhere_else: "1.6": "5.2": "7.3": "R.3": "L.6";
-    gate::what_cannot_be_understood_is_invalid_and_recorded;
-    gate::a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart: "6.2";
+    calls::only_artifacts_contain_content: "1.6": "5.2": "7.3": "R.3": "L.6";
+    gate::unparseable_calls_are_invalid_and_recorded;
+    gate::failing_hanging_and_unreachable_tools_have_different_errors: "6.2";
     gate::the_same_id_is_the_same_call_and_other_content_is_refused;
     gate::duplicates_in_flight_wait_for_the_one_execution;
-    gate::a_call_goes_on_when_its_caller_hangs_up;
-    gate::a_callback_answers_200_once_for_each_id_whatever_the_tool_says;
+    gate::a_call_continues_when_its_caller_disconnects;
+    gate::a_callback_is_executed_once_per_id_and_answers_200_for_every_result;
     gate::a_sandbox_is_held_to_its_own_session;
 
-    rules::the_caller_is_who_the_token_says: "3.1";
+    rules::the_token_determines_the_caller: "3.1";
     rules::the_lane_is_open_to_the_role: "3.2";
     rules::the_lane_lists_the_tool: "3.3": "9.1";
     rules::the_scope_is_there: "3.4": "9.2";
     rules::prohibitions_hold: "3.5": "9.3";
-    gate::what_policy_does_not_allow_is_denied_recorded_and_not_executed: "3.6": "6.1";
-    rules::the_first_check_that_fails_is_the_one_that_is_told: "L.7";
+    gate::calls_that_policy_does_not_allow_are_denied_recorded_and_not_executed: "3.6": "6.1";
+    rules::the_first_failing_check_is_reported: "L.7";
     rules::a_write_needs_a_lane_that_lists_it: "8.2";
     gate::an_artifact_of_another_case_and_one_that_is_not_there_are_the_same: "8.3";
     gate::a_service_of_no_organization_names_one_and_an_export_needs_its_lane: "8.4";
@@ -70,23 +70,23 @@ checks! {
     rules::files_that_disagree_are_refused: "Y.1": "Y.2";
 
     runs::a_call_is_a_child_run: "2.1": "9.7";
-    runs::a_run_goes_through_its_states_once: "2.2": "L.1": "L.8";
+    runs::a_run_ends_once_with_its_status: "2.2": "L.1": "L.8";
     gate::a_child_needs_an_active_parent_and_inherits_from_it: "L.3": "L.5";
     gate::a_retry_is_a_new_run_below_the_first: "L.4";
-    runs::a_run_record_is_whole: "R.1";
+    runs::a_run_record_is_complete: "R.1";
     runs::every_kind_of_run_is_known: "R.2";
 
-    events::an_event_says_who_what_where_and_when: "7.2": "E.1";
-    events::events_are_numbered_and_nobody_changes_them: "E.2";
-    events::a_reference_is_whole_and_read_strictly: "A.1";
+    events::an_event_has_actor_action_target_and_time: "7.2": "E.1";
+    events::events_are_numbered_and_immutable: "E.2";
+    events::an_artifact_reference_is_complete_and_parsed_strictly: "A.1";
     events::guessable_parameters_are_hashed_with_a_key;
 
     words::a_tool_has_the_one_name_that_policy_decides_about;
     words::a_case_in_the_scope_is_the_case;
-    words::what_a_caller_says_of_an_artifact_is_not_repeated;
+    words::claims_of_a_caller_about_an_artifact_are_not_repeated;
     words::a_child_is_of_its_parents_case_and_pins;
-    words::what_is_said_of_a_run_is_a_line;
-    words::a_broken_glass_is_told_with_ticket_and_reason;
+    words::outcomes_of_runs_are_single_lines;
+    words::a_break_glass_event_has_ticket_and_reason;
     words::a_sandbox_says_nothing_of_other_cases;
 }
 

@@ -123,7 +123,7 @@ async fn each_of_a_flood_of_attempts_has_its_row() {
 }
 
 #[tokio::test]
-async fn what_is_not_written_yet_is_written_before_a_gateway_stops() {
+async fn queued_egress_records_are_written_before_a_gateway_stops() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
         let team = OrgOf3::new(&gateway.app).await;
@@ -144,7 +144,7 @@ async fn what_is_not_written_yet_is_written_before_a_gateway_stops() {
 }
 
 #[tokio::test]
-async fn what_was_reached_long_ago_is_forgotten() {
+async fn old_egress_records_are_deleted() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.set("EGRESS_KEEP_DAYS", "7").start().await;
         let (app, team) = (gateway.app.clone(), OrgOf3::new(&gateway.app).await);

@@ -64,7 +64,7 @@ async fn no_body_makes_a_route_fail_otherwise_than_described() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_413_whether_its_length_is_told_or_not() {
+async fn oversized_bodies_are_413_with_or_without_a_content_length() {
     let gateway = Setup::sqlite().set("PROLIFERATE_MAX_BODY_BYTES", &LIMIT.to_string()).start().await;
     let team = OrgOf3::new(&gateway.app).await;
     // Use an existing session: for a missing one, no route reads the body.

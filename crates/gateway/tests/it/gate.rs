@@ -88,7 +88,7 @@ pub(crate) async fn duplicates_in_flight_wait_for_the_one_execution(world: World
 }
 
 /// Every kind of denial: nothing is executed, the run is denied, and both events say so.
-pub(crate) async fn what_policy_does_not_allow_is_denied_recorded_and_not_executed(world: World) {
+pub(crate) async fn calls_that_policy_does_not_allow_are_denied_recorded_and_not_executed(world: World) {
     let cases: [(&str, &str, Value); 9] = [
         ("lane unknown", "lane_id", json!("no.such.lane")),
         ("lane of another role", "lane_id", json!("platform.coding")),
@@ -149,7 +149,7 @@ pub(crate) async fn a_call_under_other_pins_is_denied(world: World) {
 }
 
 /// Malformed calls: `INVALID_REQUEST`, recorded, never executed, never a 5xx.
-pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: World) {
+pub(crate) async fn unparseable_calls_are_invalid_and_recorded(world: World) {
     let long = "x".repeat(300);
     let deep = [r#"{"a":"#.repeat(200), "1".to_owned(), "}".repeat(200)].concat();
     let no_call = [
@@ -220,7 +220,7 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
     assert_eq!(world.effects(), 0);
 }
 
-pub(crate) async fn a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart(world: World) {
+pub(crate) async fn failing_hanging_and_unreachable_tools_have_different_errors(world: World) {
     let plan = testkit::Plan::default();
     let hangs = testkit::Plan { delay: std::time::Duration::from_secs(5), ..plan };
     let cut = testkit::Plan { hang_up: true, ..plan };
@@ -418,7 +418,7 @@ pub(crate) async fn a_sandbox_is_held_to_its_own_session(world: World) {
     assert_eq!(world.gateway.get("/v1/audit/events").bearer(&token).send().await.status, 403);
 }
 
-pub(crate) async fn a_callback_answers_200_once_for_each_id_whatever_the_tool_says(world: World) {
+pub(crate) async fn a_callback_is_executed_once_per_id_and_answers_200_for_every_result(world: World) {
     let app = &world.gateway.app;
     let own = session(app, world.team.org).await;
     let token = sandbox_token(app, own).await;
@@ -462,7 +462,7 @@ async fn a_tool_that_the_provider_cannot_serve_says_which_capability_is_missing(
     assert_eq!(runs["runs"][0]["status"], "failed");
 }
 
-pub(crate) async fn a_call_goes_on_when_its_caller_hangs_up(world: World) {
+pub(crate) async fn a_call_continues_when_its_caller_disconnects(world: World) {
     let slow = std::time::Duration::from_millis(300);
     world.effects.plan_always(testkit::Plan { delay: slow, ..testkit::Plan::default() });
     let call = write_call("run-00000001");

@@ -59,7 +59,7 @@ async fn a_body_that_stops_is_408_and_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn a_body_that_drips_for_ever_is_given_up() {
+async fn a_body_that_arrives_too_slowly_is_refused() {
     let gateway = impatient().await;
     let mut client = Raw::open(gateway.address).await;
     client.send("POST /v1/login HTTP/1.1\r\nHost: t\r\nContent-Length: 4000\r\n\r\n").await;
@@ -82,7 +82,7 @@ async fn a_body_that_drips_for_ever_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_length_beyond_the_limit_is_refused_before_the_body_comes() {
+async fn a_content_length_over_the_limit_is_refused_before_the_body_arrives() {
     let gateway = patient(&[]).await;
     for length in ["1048577", "9999999999", "18446744073709551613"] {
         let mut client = Raw::open(gateway.address).await;
@@ -146,7 +146,7 @@ async fn one_address_cannot_take_more_than_its_share() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_its_answers_is_given_up() {
+async fn a_client_that_never_reads_is_disconnected() {
     let gateway = impatient().await;
     let mut client = Raw::open(gateway.address).await;
     let many = "GET /openapi.json HTTP/1.1\r\nHost: t\r\n\r\n".repeat(100);
@@ -172,7 +172,7 @@ async fn beyond_the_cap_of_all_connections_one_waits_for_room() {
 }
 
 #[tokio::test]
-async fn what_follows_a_valid_request_cannot_spoil_it() {
+async fn bytes_after_a_valid_request_do_not_affect_it() {
     let gateway = patient(&[]).await;
     let health = "GET /health HTTP/1.1\r\nHost: t\r\n\r\n";
     for garbage in [

@@ -118,7 +118,7 @@ async fn a_right_signature_alone_opens_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_revoked_is_dead_at_once() {
+async fn a_revoked_credential_fails_at_once() {
     for gateway in TestGateway::both().await {
         let app = &gateway.app;
         let org = org(app).await;

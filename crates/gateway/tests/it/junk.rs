@@ -145,7 +145,7 @@ async fn allowed_calls_beyond_their_share_get_429_and_are_not_executed() {
 }
 
 #[tokio::test]
-async fn a_call_of_the_wrong_shape_is_told_the_field_and_what_it_must_be() {
+async fn a_malformed_call_gets_the_field_and_its_expected_value() {
     let world = World::on(Setup::sqlite()).await;
     let mut without = write_call("run-shape-1");
     without.as_object_mut().unwrap().remove("lane_id");
@@ -181,7 +181,7 @@ async fn a_member_cannot_use_up_the_refused_calls_of_its_colleagues() {
 }
 
 #[tokio::test]
-async fn what_is_counted_when_the_gateway_stops_is_told_at_the_end() {
+async fn counted_refusals_are_recorded_when_the_gateway_stops() {
     let clock = manual();
     let world = World::on(Setup::sqlite().clock(&clock)).await;
     let app = world.gateway.app.clone();

@@ -103,7 +103,7 @@ async fn a_question_that_was_left_is_asked_again_unless_that_was_forbidden_since
 }
 
 #[tokio::test]
-async fn an_answer_stays_whatever_is_decided_later() {
+async fn a_stored_answer_is_not_changed_by_later_decisions() {
     for world in worlds().await {
         let call = write_call("run-00000001");
         let first = world.call(&call).await;
@@ -149,7 +149,7 @@ impl Callback {
 
 /// On a 503, the tool inside the sandbox retries under the same id and would get the same answer for ever.
 #[tokio::test]
-async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
+async fn an_unreachable_tool_is_a_failure_for_the_agent() {
     for world in worlds().await {
         let (callback, mut run) = Callback::claimed(&world).await;
         let told = json!({"success": false, "result": "The store could not be reached."});
@@ -195,7 +195,7 @@ async fn a_callback_whose_gateway_died_is_executed_again() {
 
 /// An instance on this machine whose process is gone is dead, however recent its heartbeat.
 #[tokio::test]
-async fn what_a_process_left_that_died_on_this_machine_is_not_waited_for() {
+async fn calls_of_a_dead_process_on_this_machine_are_not_waited_for() {
     for world in worlds().await {
         let store = &world.gateway.app.store;
         let own = store.instance_processes().await.unwrap().remove(0).1;

@@ -6,21 +6,21 @@ use crate::harness::within;
 use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, of_type, on_both, tokens};
 
 on_both! {
-    a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition
+    a_broken_event_stream_continues_without_loss_or_repetition
     a_turn_that_ended_while_nobody_listened_is_ended
     an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words
-    an_agent_that_dies_in_the_middle_keeps_what_was_said
+    the_text_of_an_agent_that_dies_during_a_turn_is_kept
     a_prompt_that_the_agent_died_with_is_sent_to_the_next_agent
     a_prompt_on_its_way_to_a_lost_agent_is_sent_to_the_next_agent
     garbage_endless_lines_and_forged_events_change_nothing
-    what_an_agent_says_unasked_does_not_stay_for_ever
+    unrequested_output_of_an_agent_is_not_kept_forever
     an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts
-    an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why
+    an_unreachable_agent_fails_after_three_attempts_with_a_reason_for_all_clients
     a_session_stays_in_hand_while_its_agent_does_not_answer
     a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same
 }
 
-async fn a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition(on: On) {
+async fn a_broken_event_stream_continues_without_loss_or_repetition(on: On) {
     let Midway { live, mut socket, turn, mut frames, .. } = Midway::start(on, "one ").await;
     live.agent.cut();
     // Emitted while the gateway is disconnected.
@@ -58,7 +58,7 @@ async fn an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words(on: On)
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "fresh");
 }
 
-async fn an_agent_that_dies_in_the_middle_keeps_what_was_said(on: On) {
+async fn the_text_of_an_agent_that_dies_during_a_turn_is_kept(on: On) {
     let Midway { live, session, mut socket, turn, .. } = Midway::start(on, "partial").await;
     turn.die();
     live.agent.cut();
@@ -127,7 +127,7 @@ async fn garbage_endless_lines_and_forged_events_change_nothing(on: On) {
     assert_eq!(live.agent.asked("/event").len(), 1, "one bad event is no reason to leave");
 }
 
-async fn what_an_agent_says_unasked_does_not_stay_for_ever(on: On) {
+async fn unrequested_output_of_an_agent_is_not_kept_forever(on: On) {
     const ANSWERS: usize = 4_000;
     let live = Live::start(on).await;
     let session = live.session().await;
@@ -175,7 +175,7 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts(on:
     assert_eq!(tokens(&late.until_type("turn_complete").await), "echo: try");
 }
 
-async fn an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why(on: On) {
+async fn an_unreachable_agent_fails_after_three_attempts_with_a_reason_for_all_clients(on: On) {
     let live = Live::unreachable(on).await;
     let session = live.session().await;
     let mut socket = live.watch(&session).await;

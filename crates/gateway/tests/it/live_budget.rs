@@ -51,7 +51,7 @@ pub(crate) async fn counted(live: &Live, session: &str) -> store::Usage {
 }
 
 #[tokio::test]
-async fn what_the_model_used_is_counted_streamed_or_whole() {
+async fn usage_is_counted_for_streamed_and_complete_responses() {
     for stream in [true, false] {
         let live = dear().await;
         let session = live.session().await;
@@ -69,7 +69,7 @@ async fn what_the_model_used_is_counted_streamed_or_whole() {
 }
 
 #[tokio::test]
-async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_there_is_more() {
+async fn a_session_over_its_budget_pauses_with_the_reason_and_continues_with_a_larger_one() {
     let live = dear().await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -224,7 +224,7 @@ async fn requests_at_once_cannot_spend_a_budget_twice() {
 }
 
 #[tokio::test]
-async fn sessions_share_their_organizations_budget_and_whoever_must_wait_is_told_for_how_long() {
+async fn sessions_share_their_organizations_budget_and_waiting_requests_get_a_retry_time() {
     let held = Provider::start().await;
     held.live.app.store.set_org_limits(held.live.ada.org, Some(150_000), None).await.unwrap();
     let (one, two) = (held.live.session().await, held.live.session().await);
@@ -330,7 +330,7 @@ async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
 }
 
 #[tokio::test]
-async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
+async fn under_a_budget_requests_of_unknown_cost_are_refused() {
     let held = Provider::with("*=0/100").await;
     held.permits.add_permits(60);
     let (_, token) = held.agent().await;
@@ -352,7 +352,7 @@ async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
 }
 
 #[tokio::test]
-async fn where_an_organization_has_a_budget_a_model_without_a_price_is_refused_by_name() {
+async fn under_a_budget_a_model_without_a_price_is_refused_by_name() {
     let held = Provider::behind(Setup::sqlite().set("MODEL_PRICES", "claude-opus=5/25")).await;
     held.permits.add_permits(60);
     let (session, token) = held.agent().await;
@@ -418,7 +418,7 @@ async fn a_stop_waits_for_the_model_and_counts_its_answer() {
 }
 
 #[tokio::test]
-async fn what_a_stop_cuts_off_is_charged_at_its_worst_case() {
+async fn requests_cut_off_by_a_stop_are_charged_at_their_worst_case() {
     let held = Provider::with("*=1000/10000").await;
     let (session, token) = held.agent().await;
     let org = held.live.ada.org;

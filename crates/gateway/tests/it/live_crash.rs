@@ -12,10 +12,10 @@ use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, numbers, of_
 
 on_both! {
     the_initial_prompt_is_one_turn_wherever_its_owner_died
-    a_long_turn_goes_on_after_a_restart
-    what_was_accepted_goes_on_after_a_restart_though_nobody_watches
-    a_cancel_after_a_restart_reaches_the_turn_that_was_left
-    what_was_counted_survives_a_stop
+    a_long_turn_continues_after_a_restart
+    accepted_prompts_continue_after_a_restart_without_a_client
+    a_cancel_after_a_restart_reaches_the_unfinished_turn
+    metrics_survive_a_stop
 }
 
 /// The last step that the owner completed before it died, in order.
@@ -93,7 +93,7 @@ async fn the_initial_prompt_is_one_turn_wherever_its_owner_died(on: On) {
 }
 
 /// The turn is longer than one batch read from the log.
-async fn a_long_turn_goes_on_after_a_restart(on: On) {
+async fn a_long_turn_continues_after_a_restart(on: On) {
     let Midway { live, session, mut socket, turn, frames } = Midway::start(on, "begin ").await;
     let place = numbers(&frames).pop().unwrap();
     let long = "x".repeat(50_000);
@@ -114,7 +114,7 @@ async fn a_long_turn_goes_on_after_a_restart(on: On) {
     assert_eq!(tokens(&frames), format!("{}middle end", long.repeat(40)));
 }
 
-async fn what_was_accepted_goes_on_after_a_restart_though_nobody_watches(on: On) {
+async fn accepted_prompts_continue_after_a_restart_without_a_client(on: On) {
     let Midway { live, session, turn, .. } = Midway::start(on, "one ").await;
     live.prompt(&session, "next").await;
     let live = live.restarted().await;
@@ -134,14 +134,14 @@ async fn what_was_accepted_goes_on_after_a_restart_though_nobody_watches(on: On)
     assert_eq!(contents[1..], [&json!("one two"), &json!("next"), &json!("three")]);
 }
 
-async fn a_cancel_after_a_restart_reaches_the_turn_that_was_left(on: On) {
+async fn a_cancel_after_a_restart_reaches_the_unfinished_turn(on: On) {
     let Midway { live, session, .. } = Midway::start(on, "one ").await;
     let live = live.restarted().await;
     live.post(&format!("/proliferate/{session}/cancel"), &json!({})).await;
     within(live.agent.wait_for_asked("/abort", 1)).await;
 }
 
-async fn what_was_counted_survives_a_stop(on: On) {
+async fn metrics_survive_a_stop(on: On) {
     let Midway { live, mut socket, turn, .. } = Midway::start(on, "one ").await;
     turn.call("bash", &json!({"command": "ls"}), "out");
     socket.until_type("tool_end").await;

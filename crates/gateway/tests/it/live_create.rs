@@ -14,8 +14,8 @@ on_both! {
     a_session_starts_from_nothing_or_one_thing_of_its_own_organization
     sessions_are_listed_by_what_they_are_page_by_page
     repositories_and_configurations_are_made_changed_and_removed
-    what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end
-    what_was_counted_is_written_when_the_agent_is_given_up
+    the_metrics_of_a_session_are_stored_and_its_outcome_is_set_at_its_end
+    metrics_are_written_when_the_agent_fails
 }
 
 fn new(more: &Value) -> Value {
@@ -200,7 +200,7 @@ async fn repositories_and_configurations_are_made_changed_and_removed(on: On) {
     assert_eq!(ask("GET", "/v1/repos", &ada, Value::Null).await.1, json!({"repos": []}));
 }
 
-async fn what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end(on: On) {
+async fn the_metrics_of_a_session_are_stored_and_its_outcome_is_set_at_its_end(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let shown = async || live.get("/proliferate/sessions").await["sessions"][0].clone();
@@ -234,7 +234,7 @@ async fn what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end(on: On)
     assert_eq!(shown().await["outcome"], Value::Null, "a session that goes on has none");
 }
 
-async fn what_was_counted_is_written_when_the_agent_is_given_up(on: On) {
+async fn metrics_are_written_when_the_agent_fails(on: On) {
     let Midway { live, mut socket, turn, .. } = Midway::start(on, "one ").await;
     turn.call("bash", &json!({"command": "ls"}), "out");
     socket.until_type("tool_end").await;

@@ -10,9 +10,9 @@ use crate::harness::within;
 use crate::live::{Live, On, assert_unbroken, id, is_status, of_type, on_both, tokens};
 
 on_both! {
-    who_watches_is_connected_anew_and_a_turn_goes_on
-    one_that_is_not_in_memory_is_found_and_sleeps_until_a_prompt
-    what_expired_while_no_gateway_ran_sleeps_after_the_start
+    a_watched_session_is_reconnected_and_its_turn_continues
+    an_expired_sandbox_of_an_evicted_session_is_found_and_pauses_until_a_prompt
+    sandboxes_that_expired_while_no_gateway_ran_are_paused_after_the_start
 }
 
 const LIFETIME: Duration = Duration::from_mins(1);
@@ -40,7 +40,7 @@ async fn until_it_sleeps(live: &Live, session: &str) {
     assert_eq!((record.snapshot_id, record.outcome), (None, None), "it counts as no failure");
 }
 
-async fn who_watches_is_connected_anew_and_a_turn_goes_on(on: On) {
+async fn a_watched_session_is_reconnected_and_its_turn_continues(on: On) {
     let live = Live::with(on.setup().await.set("SANDBOX_LIFETIME_SECONDS", "1")).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -68,7 +68,7 @@ async fn who_watches_is_connected_anew_and_a_turn_goes_on(on: On) {
     assert_eq!(of_type(&frames, "status").into_iter().find(bad), None);
 }
 
-async fn one_that_is_not_in_memory_is_found_and_sleeps_until_a_prompt(on: On) {
+async fn an_expired_sandbox_of_an_evicted_session_is_found_and_pauses_until_a_prompt(on: On) {
     let (live, clock) = lasting(on).await;
     let session = live.session().await;
     live.eager_start(&session).await;
@@ -97,7 +97,7 @@ async fn one_that_is_not_in_memory_is_found_and_sleeps_until_a_prompt(on: On) {
     assert_eq!(info(&live, &session).await["expiresAt"], json!(expires));
 }
 
-async fn what_expired_while_no_gateway_ran_sleeps_after_the_start(on: On) {
+async fn sandboxes_that_expired_while_no_gateway_ran_are_paused_after_the_start(on: On) {
     let (live, clock) = lasting(on).await;
     let session = live.session().await;
     drop(live.running(&session).await);

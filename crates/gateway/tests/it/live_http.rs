@@ -13,9 +13,9 @@ on_both! {
     a_stopped_session_is_readable_and_wakes_with_a_prompt_only
     a_stop_in_the_middle_settles_the_turn_and_what_waited
     a_stop_during_a_boot_ends_the_boot
-    a_name_is_told_to_everyone
+    a_new_title_is_broadcast
     a_deleted_session_is_gone_for_everyone_at_once
-    a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept
+    a_prompt_over_the_queue_limit_or_budget_is_refused_and_not_stored
     a_session_that_was_on_its_way_up_long_ago_has_lost_its_room
     an_immediate_session_that_cannot_start_leaves_nothing_behind
     an_immediate_session_that_is_stopped_before_it_runs_is_refused
@@ -103,7 +103,7 @@ async fn a_stop_during_a_boot_ends_the_boot(on: On) {
     socket.nothing_but_pong().await;
 }
 
-async fn a_name_is_told_to_everyone(on: On) {
+async fn a_new_title_is_broadcast(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -141,7 +141,7 @@ async fn a_deleted_session_is_gone_for_everyone_at_once(on: On) {
     assert_eq!(list["sessions"], json!([]));
 }
 
-async fn a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept(on: On) {
+async fn a_prompt_over_the_queue_limit_or_budget_is_refused_and_not_stored(on: On) {
     let live = Live::echoing(on).await;
     let (one, two) = (live.session().await, live.session().await);
     let mut socket = live.running(&one).await;
@@ -356,7 +356,7 @@ async fn a_new_managed_configuration_is_set_up_by_a_session_of_its_own_once() {
 }
 
 #[tokio::test]
-async fn a_managed_configuration_that_could_not_be_set_up_is_set_up_for_whoever_comes_next() {
+async fn a_failed_setup_of_a_managed_configuration_is_tried_again_for_the_next_session() {
     let live = Live::start(On::Sqlite).await;
     live.add_repo("https://example.com/app.git").await;
     let mut body = new();

@@ -8,8 +8,8 @@ use crate::harness::within;
 use crate::live::{Live, Midway, On, of_type, on_both, tokens};
 
 on_both! {
-    what_is_retracted_is_retracted_for_those_who_joined_in_the_middle
-    a_failed_turn_tells_its_reason_to_those_who_come_later
+    retractions_reach_clients_that_joined_during_the_turn
+    clients_that_join_later_get_the_reason_of_a_failed_turn
     each_text_is_sent_once
     an_endless_answer_is_cut_and_its_conversation_can_be_opened
 }
@@ -20,7 +20,7 @@ fn retry(session: &str) -> Value {
     json!({"type": "session.status", "properties": {"sessionID": session, "status": status}})
 }
 
-async fn what_is_retracted_is_retracted_for_those_who_joined_in_the_middle(on: On) {
+async fn retractions_reach_clients_that_joined_during_the_turn(on: On) {
     let Midway { live, session, mut socket, turn, frames } = Midway::start(on, "half an ans").await;
     let mut joined = live.watch(&session).await;
     let init = joined.until_type("init").await.pop().unwrap();
@@ -35,7 +35,7 @@ async fn what_is_retracted_is_retracted_for_those_who_joined_in_the_middle(on: O
     assert_eq!(live.init(&session).await["payload"]["messages"][1]["content"], "");
 }
 
-async fn a_failed_turn_tells_its_reason_to_those_who_come_later(on: On) {
+async fn clients_that_join_later_get_the_reason_of_a_failed_turn(on: On) {
     let Midway { live, session, mut socket, turn, .. } = Midway::start(on, "so far").await;
     turn.fail("the model refuses");
     socket.until_type("turn_complete").await;

@@ -141,7 +141,7 @@ async fn a_key_is_settled_although_its_client_hung_up(on: On) {
 
 /// The gateway died after it stored the prompt and before it stored the answer.
 #[tokio::test]
-async fn a_prompt_that_comes_again_with_its_key_is_one_prompt_though_its_answer_was_lost() {
+async fn a_prompt_retried_with_its_key_is_sent_once_although_the_reply_was_lost() {
     let live = Live::echoing(On::Postgres).await;
     let session = live.session().await;
     let path = format!("/proliferate/{session}/message");

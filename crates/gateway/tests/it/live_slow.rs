@@ -80,7 +80,7 @@ async fn a_burst_to_a_reader_that_stalls_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_whole() {
+async fn a_reader_that_falls_out_of_the_log_is_disconnected_and_reconnects_to_the_complete_conversation() {
     let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let (mut socket, mut stalled) = (live.running(&session).await, live.watch_narrowly(&session).await);

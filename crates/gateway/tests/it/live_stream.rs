@@ -8,18 +8,18 @@ use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, numbers, of_
 on_both! {
     the_first_frames_are_status_init_and_state_and_numbers_rise_by_one
     two_clients_see_the_same_bytes
-    a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_twice
-    a_client_that_comes_back_late_gets_what_it_missed_from_the_log
-    a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversation
-    numbers_go_on_after_a_restart_and_are_never_used_twice
-    who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing
+    a_client_that_reconnects_gets_missed_frames_once_from_memory
+    a_client_that_reconnects_late_gets_missed_frames_from_the_log
+    a_cursor_outside_of_the_log_gets_a_gap_and_the_complete_conversation
+    sequence_numbers_continue_after_a_restart_and_are_never_reused
+    callers_who_may_not_watch_are_refused_before_the_upgrade_without_details
     unknown_paths_below_a_session_are_404_and_wake_nothing
     a_ping_is_answered_while_the_agent_boots
     to_look_at_a_session_does_not_wake_it
-    what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on
+    invalid_messages_of_a_client_are_ignored_or_refused_and_the_stream_continues
     a_service_may_listen_and_not_speak
     a_slash_after_the_path_of_a_socket_does_not_matter
-    who_asks_for_the_conversation_misses_nothing_that_is_not_in_it
+    get_messages_loses_no_frame_of_the_stream
     everybody_can_see_who_watches
 }
 
@@ -85,7 +85,7 @@ async fn two_clients_see_the_same_bytes(on: On) {
     assert_eq!(first, second);
 }
 
-async fn a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_twice(on: On) {
+async fn a_client_that_reconnects_gets_missed_frames_once_from_memory(on: On) {
     let Midway { live, session, socket, turn, mut frames } = Midway::start(on, "one ").await;
     let place = numbers(&frames).pop().unwrap();
     drop(socket);
@@ -103,7 +103,7 @@ async fn a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_tw
     assert_eq!(tokens(&frames), "one two three");
 }
 
-async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log(on: On) {
+async fn a_client_that_reconnects_late_gets_missed_frames_from_the_log(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -128,7 +128,7 @@ async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log(on: On) 
     assert_eq!(tokens(&frames), format!("echo: {long}").repeat(3));
 }
 
-async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversation(on: On) {
+async fn a_cursor_outside_of_the_log_gets_a_gap_and_the_complete_conversation(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -168,7 +168,7 @@ async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversati
     assert_eq!(init["payload"]["messages"].as_array().unwrap().len(), 6);
 }
 
-async fn numbers_go_on_after_a_restart_and_are_never_used_twice(on: On) {
+async fn sequence_numbers_continue_after_a_restart_and_are_never_reused(on: On) {
     let mut live = Live::echoing(on).await;
     let session = live.session().await;
     let mut all = Vec::new();
@@ -186,7 +186,7 @@ async fn numbers_go_on_after_a_restart_and_are_never_used_twice(on: On) {
     assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
 }
 
-async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing(on: On) {
+async fn callers_who_may_not_watch_are_refused_before_the_upgrade_without_details(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let refused =
@@ -264,7 +264,7 @@ async fn to_look_at_a_session_does_not_wake_it(on: On) {
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: hello", "who looks on sees it all");
 }
 
-async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on(on: On) {
+async fn invalid_messages_of_a_client_are_ignored_or_refused_and_the_stream_continues(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -292,7 +292,7 @@ async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on(o
 }
 
 /// Frames that are not part of the conversation, such as the ends of turns.
-async fn who_asks_for_the_conversation_misses_nothing_that_is_not_in_it(on: On) {
+async fn get_messages_loses_no_frame_of_the_stream(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;

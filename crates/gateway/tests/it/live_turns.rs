@@ -9,26 +9,26 @@ use crate::harness::within;
 use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, of_type, on_both, tokens};
 
 on_both! {
-    prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order
+    prompts_during_a_turn_are_queued_and_become_turns_in_order
     a_prompt_is_shown_under_the_id_that_the_agent_and_the_history_know
     the_queue_has_an_end
-    a_cancel_ends_the_turn_and_keeps_what_was_said
+    a_cancel_ends_the_turn_and_keeps_its_text
     a_cancel_never_hits_the_prompt_after_it
-    a_cancel_that_comes_before_the_agent_has_begun_still_counts
+    a_cancel_before_the_agent_starts_the_turn_cancels_it
     a_cancel_of_what_never_begins_is_a_cancel
     a_cancel_without_a_turn_clears_the_queue
-    the_initial_prompt_is_sent_once_however_many_come
-    the_initial_prompt_comes_before_what_is_said_later
+    the_initial_prompt_is_sent_once_for_many_clients
+    the_initial_prompt_precedes_later_prompts
     the_initial_prompt_is_due_again_when_it_did_not_reach_the_agent
     the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart
-    a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once
+    a_prompt_dispatched_but_not_broadcast_before_a_crash_is_broadcast_and_sent_once
     a_prompt_whose_reply_is_lost_is_one_turn
-    a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard
-    a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_heard
+    a_prompt_that_cannot_be_delivered_ends_its_turn_and_the_next_one_is_sent
+    a_prompt_that_the_agent_refuses_ends_its_turn_and_the_next_one_is_sent
     an_error_of_the_model_is_shown_and_ends_the_turn
-    who_watched_before_a_restart_is_told_when_nobody_waits_any_more
-    a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition
-    a_turn_names_who_prompted
+    clients_from_before_a_restart_are_notified_when_no_prompt_waits_any_more
+    a_turn_continues_after_a_restart_without_loss_or_repetition
+    a_turn_names_the_author_of_its_prompt
 }
 
 fn users(frames: &[Value]) -> Vec<&str> {
@@ -43,7 +43,7 @@ fn outcomes(frames: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-async fn a_turn_names_who_prompted(on: On) {
+async fn a_turn_names_the_author_of_its_prompt(on: On) {
     let Midway { live, .. } = Midway::start(on, "one ").await;
     let filter = store::EventFilter { after: -1, limit: 100, ..store::EventFilter::default() };
     let events = live.app.store.ledger_events(live.ada.org, &filter).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_turn_names_who_prompted(on: On) {
     assert!(turns.iter().all(|event| notes(&event.record).as_str().unwrap().starts_with(&by)), "{turns:?}");
 }
 
-async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order(on: On) {
+async fn prompts_during_a_turn_are_queued_and_become_turns_in_order(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -109,7 +109,7 @@ async fn the_queue_has_an_end(on: On) {
     assert!(refused["seq"].is_null(), "only the one who asked is told");
 }
 
-async fn a_cancel_ends_the_turn_and_keeps_what_was_said(on: On) {
+async fn a_cancel_ends_the_turn_and_keeps_its_text(on: On) {
     let Midway { live, session, mut socket, .. } = Midway::start(on, "Once upon").await;
     socket.send(&json!({"type": "cancel"})).await;
     let frames = socket.until_type("turn_complete").await;
@@ -151,7 +151,7 @@ async fn a_cancel_never_hits_the_prompt_after_it(on: On) {
     assert_eq!((outcomes(&frames), tokens(&frames).as_str()), (vec!["ok"], "untouched"));
 }
 
-async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts(on: On) {
+async fn a_cancel_before_the_agent_starts_the_turn_cancels_it(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -197,7 +197,7 @@ async fn a_cancel_without_a_turn_clears_the_queue(on: On) {
     assert!(live.agent.asked("/prompt_async").is_empty());
 }
 
-async fn the_initial_prompt_is_sent_once_however_many_come(on: On) {
+async fn the_initial_prompt_is_sent_once_for_many_clients(on: On) {
     let live = Live::echoing(on).await;
     // Hold the boot back until both clients are connected; otherwise one would find the prompt in its `init`.
     live.agent.behave(|manner| manner.healthy = false);
@@ -224,7 +224,7 @@ async fn the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart(o
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: begin");
 }
 
-async fn a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once(on: On) {
+async fn a_prompt_dispatched_but_not_broadcast_before_a_crash_is_broadcast_and_sent_once(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let store = &live.app.store;
@@ -264,7 +264,7 @@ async fn a_prompt_whose_reply_is_lost_is_one_turn(on: On) {
     socket.nothing_but_pong().await;
 }
 
-async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard(on: On) {
+async fn a_prompt_that_cannot_be_delivered_ends_its_turn_and_the_next_one_is_sent(on: On) {
     let live = Live::echoing(on).await;
     live.agent.behave(|manner| manner.refusals = 4);
     let session = live.session().await;
@@ -278,7 +278,7 @@ async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_h
 }
 
 /// The agent refuses such a prompt, for example one with an invalid image.
-async fn a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_heard(on: On) {
+async fn a_prompt_that_the_agent_refuses_ends_its_turn_and_the_next_one_is_sent(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -292,7 +292,7 @@ async fn a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_he
     assert_eq!(live.agent.asked("/prompt_async").len(), 2, "it does not get better when it comes again");
 }
 
-async fn who_watched_before_a_restart_is_told_when_nobody_waits_any_more(on: On) {
+async fn clients_from_before_a_restart_are_notified_when_no_prompt_waits_any_more(on: On) {
     let Midway { live, session, turn, mut socket, .. } = Midway::start(on, "before ").await;
     socket.prompt("next").await;
     let told = socket.until_type("queue").await;
@@ -325,7 +325,7 @@ async fn an_error_of_the_model_is_shown_and_ends_the_turn(on: On) {
     assert_eq!(runs.iter().filter(|run| run["status"] == "failed").count(), 1, "{runs:?}");
 }
 
-async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition(on: On) {
+async fn a_turn_continues_after_a_restart_without_loss_or_repetition(on: On) {
     let Midway { live, session, turn, mut frames, .. } = Midway::start(on, "before ").await;
     let place = crate::live::numbers(&frames).pop().unwrap();
     let live = live.restarted().await;
@@ -341,7 +341,7 @@ async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition(on
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the prompt was sent again");
 }
 
-async fn the_initial_prompt_comes_before_what_is_said_later(on: On) {
+async fn the_initial_prompt_precedes_later_prompts(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session_with(&json!({"initialPrompt": "first"})).await;
     live.prompt(&session, "second").await;

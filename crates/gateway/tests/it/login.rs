@@ -34,7 +34,7 @@ pub(crate) async fn logged_in(gateway: &TestGateway, person: &Person) -> String 
 }
 
 #[tokio::test]
-async fn of_eight_who_use_one_code_one_gets_in() {
+async fn a_login_code_used_by_eight_at_once_logs_one_in() {
     for gateway in TestGateway::both().await {
         let code = login_code(&gateway.app, &member(&gateway).await).await;
         let body = json!({"code": code});
@@ -184,7 +184,7 @@ async fn a_foreign_page_can_neither_open_a_socket_nor_log_somebody_in() {
 }
 
 #[tokio::test]
-async fn logout_ends_the_login_and_takes_the_cookie_away() {
+async fn logout_ends_the_login_and_clears_the_cookie() {
     let gateway = Setup::sqlite().set("PUBLIC_URL", "https://g.example").start().await;
     let person = member(&gateway).await;
     let (token, elsewhere) = (logged_in(&gateway, &person).await, logged_in(&gateway, &person).await);

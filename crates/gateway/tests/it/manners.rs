@@ -23,7 +23,7 @@ fn cors(answer: &Answer) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_preflight_comes_before_any_credential() {
+async fn a_preflight_needs_no_credential() {
     let gateway = gateway().await;
     for path in ["/v1/me", "/health", "/no/such/route", "/proliferate/sessions/x/status"] {
         let own = gateway.call("OPTIONS", path).header("origin", OWN).send().await;
@@ -40,7 +40,7 @@ async fn a_preflight_comes_before_any_credential() {
 }
 
 #[tokio::test]
-async fn only_an_allowed_origin_is_named_and_caches_are_told() {
+async fn only_an_allowed_origin_is_returned_with_a_vary_header() {
     let setup = Setup::sqlite().set("ALLOWED_ORIGINS", "https://a.example,http://b.example:3000");
     let gateway = setup.start().await;
     for origin in ["https://a.example", "http://b.example:3000"] {
@@ -103,7 +103,7 @@ async fn a_request_id_is_kept_only_when_it_can_stand_in_a_log() {
 }
 
 #[tokio::test]
-async fn unknown_routes_and_wrong_methods_are_told_in_json() {
+async fn unknown_routes_and_wrong_methods_get_a_json_error() {
     let gateway = gateway().await;
     for path in [
         "/nothing",

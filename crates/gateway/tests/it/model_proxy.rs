@@ -96,7 +96,7 @@ async fn of_two_keys_none_counts() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_large_is_refused_after_its_key_was_looked_at() {
+async fn a_request_that_is_too_large_is_refused_after_its_key_was_checked() {
     let gateway = TestGateway::sqlite().await;
     let person = agent(&gateway).await;
     let call = || messages(&gateway, "hi").header("content-length", (model::MAX_BODY + 1).to_string());
@@ -231,7 +231,7 @@ async fn a_redirect_of_the_provider_does_not_carry_the_key_away() {
 }
 
 #[tokio::test]
-async fn what_comes_before_a_planned_cut_arrives() {
+async fn bytes_before_a_planned_disconnect_arrive() {
     let setup = Setup::sqlite();
     let script = setup.folder().join("model.toml");
     std::fs::write(&script, "[[rule]]\n[[rule.step]]\ntext = \"one two three\"\nchunk = 1\ndrop_after = 5")

@@ -133,7 +133,7 @@ async fn session_of(world: &World, org: proto::OrgId) -> (SessionId, String) {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_about_their_own_call_but_deny_denies() {
+async fn a_persons_own_call_needs_no_approval_but_can_be_denied() {
     for world in worlds().await {
         let member = world.team.id(Role::Member);
         let human = json!({"actor_type": "human", "actor_id": member.to_string()});
@@ -161,7 +161,7 @@ async fn nobody_is_asked_about_their_own_call_but_deny_denies() {
 }
 
 #[tokio::test]
-async fn an_admin_sets_a_mode_and_the_ledger_tells_who_did() {
+async fn an_admin_sets_a_mode_and_the_ledger_names_the_admin() {
     for world in worlds().await {
         let key = "tools:effect.write";
         assert_eq!(set(&world, Role::Member, key, "allow").await, 403);

@@ -23,7 +23,7 @@ async fn restarted(world: World, tools: Option<&str>) -> World {
 }
 
 #[tokio::test]
-async fn tools_that_were_changed_while_the_gateway_was_stopped_are_told() {
+async fn tools_changed_while_the_gateway_was_stopped_are_recorded() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = World::on(setup).await;
         let first = told(&world).await;

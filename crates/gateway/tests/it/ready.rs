@@ -55,7 +55,7 @@ async fn comes_and_goes(gateway: &TestGateway, proxy: &FaultProxy, part: &str) {
 }
 
 #[tokio::test]
-async fn postgres_is_named_while_it_is_away() {
+async fn an_unreachable_postgres_is_named() {
     let url = fresh_database().await;
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     let setup = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address()));
@@ -64,7 +64,7 @@ async fn postgres_is_named_while_it_is_away() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_a_503_that_tells_nothing_of_it() {
+async fn an_unreachable_database_is_a_503_without_details() {
     let url = fresh_database().await;
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     let gateway = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address())).start().await;

@@ -173,7 +173,7 @@ async fn a_new_key_is_shown_once_and_acts_as_its_maker() {
 }
 
 #[tokio::test]
-async fn a_name_is_what_the_organization_gave_and_nobody_elses_business() {
+async fn each_organization_has_its_own_name_of_a_member() {
     for gateway in TestGateway::both().await {
         let (ours, theirs) = (OrgOf3::new(&gateway.app).await, OrgOf3::new(&gateway.app).await);
         let email = format!("{}@test.example", some_uuid());

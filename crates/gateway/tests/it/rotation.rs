@@ -41,7 +41,7 @@ fn only(key: &SecretString, of: &Keyring) -> Keyring {
 }
 
 #[tokio::test]
-async fn a_rotation_seals_everything_anew_and_the_old_key_opens_nothing() {
+async fn a_rotation_re_encrypts_everything_and_the_old_key_decrypts_nothing() {
     let gateway = TestGateway::sqlite().await;
     let (a, b) = (org(&gateway.app).await, org(&gateway.app).await);
     for at in 0..MANY {
@@ -76,7 +76,7 @@ async fn a_running_vault_takes_a_key_that_was_made_meanwhile() {
 }
 
 #[tokio::test]
-async fn what_a_running_vault_seals_after_a_rotation_can_be_opened_after_a_restart() {
+async fn values_encrypted_after_a_rotation_can_be_decrypted_after_a_restart() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     set(&gateway.app.vault, org, "BEFORE").await;

@@ -113,7 +113,7 @@ async fn a_service_sees_all_sessions_unless_it_is_bound() {
 }
 
 #[tokio::test]
-async fn an_ended_session_says_so() {
+async fn the_status_of_an_ended_session_is_terminated() {
     let gateway = TestGateway::postgres().await;
     let world = World::of(gateway).await;
     let end = "ended_at = '2026-01-02T03:04:05Z', status = 'stopped', stop_reason = 'done', sandbox_id = 'b'";

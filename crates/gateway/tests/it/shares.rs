@@ -169,7 +169,7 @@ async fn unfinished_bodies_of_one_session_take_no_more_than_its_share_of_memory(
 }
 
 #[tokio::test]
-async fn who_has_not_logged_in_sends_a_few_kilobytes_and_holds_little_in_all() {
+async fn unauthenticated_callers_send_a_few_kilobytes_and_share_little_memory() {
     let gateway = patient(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
     let (app, running) = (gateway.app.clone(), gateway.serve());
     let login = |length: usize| {
@@ -277,7 +277,7 @@ async fn prompts_wait_in_the_database_and_no_more_of_them_than_a_session_may_hav
 }
 
 #[tokio::test]
-async fn hostile_histories_take_no_more_than_their_sessions_share_and_hold_up_nobody() {
+async fn hostile_histories_use_only_their_sessions_share_and_delay_no_other_session() {
     let live = Live::with(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
     let mut sessions = Vec::new();
     for _ in 0..2 {

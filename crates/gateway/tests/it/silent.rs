@@ -21,7 +21,7 @@ fn sandboxd() {
 
 /// The paused clock of tokio advances as soon as all tasks are idle.
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_never_becomes_ready_is_told_and_ended() {
+async fn a_sandbox_that_never_becomes_ready_is_reported_and_ended() {
     let setup = Setup::sqlite().set("SANDBOX_PROVIDER", "process");
     let sandboxes = Sandboxes::open(&setup.config(), Insecure::Allowed, &Rng::system()).unwrap();
     let request = SandboxRequest {

@@ -140,7 +140,7 @@ async fn recorded(live: &Live, session: &str) -> Vec<[String; 3]> {
 }
 
 #[tokio::test]
-async fn what_a_member_does_in_a_sandbox_passes_the_gate_and_the_ledger() {
+async fn acts_of_members_in_a_sandbox_pass_the_gate_and_the_ledger() {
     let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;

@@ -143,7 +143,7 @@ async fn a_data_dir_is_served_by_one_gateway_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_damaged_key_file_is_said_and_left_as_it_is() {
+async fn a_damaged_key_file_is_reported_and_not_changed() {
     let setup = Setup::sqlite();
     std::fs::create_dir(setup.data_dir()).unwrap();
     let keys = setup.data_dir().join("keys.env");
@@ -185,7 +185,7 @@ async fn refused_without_its_key(setup: &Setup, id: &str) {
 }
 
 #[tokio::test]
-async fn a_lost_key_file_is_said_and_not_replaced() {
+async fn a_lost_key_file_is_reported_and_not_replaced() {
     let (mut setup, id) = with_a_sealed_value(Setup::sqlite()).await;
     let (keys, backup) = (setup.data_dir().join("keys.env"), setup.folder().join("backup"));
     std::fs::rename(&keys, &backup).unwrap();
@@ -210,7 +210,7 @@ async fn a_lost_key_file_is_said_and_not_replaced() {
 }
 
 #[tokio::test]
-async fn a_lost_key_that_was_a_setting_is_said() {
+async fn a_lost_key_from_a_setting_is_reported() {
     let (old, new) = ("aa".repeat(32), "bb".repeat(32));
     let setup = Setup::postgres().await.set("USER_SECRETS_ENCRYPTION_KEY", &old);
     let (setup, id) = with_a_sealed_value(setup).await;

@@ -54,7 +54,7 @@ async fn a_request_that_hangs_is_cut_off_by_the_hard_stop() {
 }
 
 #[tokio::test]
-async fn nobody_new_comes_in_after_the_soft_stop() {
+async fn no_connection_is_accepted_after_the_soft_stop() {
     let gateway = gateway().await;
     let mut client = in_flight(&gateway).await;
     gateway.life.soft.cancel();

@@ -49,7 +49,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_socket_ticket_lets_its_owner_in_once() {
+async fn a_socket_ticket_is_valid_once() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = world(setup).await;
         let (_, ticket) = world.ticket("socket").await;

@@ -19,7 +19,7 @@ use crate::people::{OrgOf3, org, some_uuid};
 const CANARY: &str = "canary-4f1e9b-the-value-of-a-secret";
 
 #[tokio::test]
-async fn a_value_comes_back_by_no_read_and_lies_nowhere_in_the_open() {
+async fn no_route_returns_a_value_and_none_is_stored_in_plain_text() {
     let logs = Captured::start();
     let gateway = TestGateway::sqlite().await;
     let team = OrgOf3::new(&gateway.app).await;

@@ -34,7 +34,7 @@ async fn tools_are_listed_with_their_complete_definitions() {
 }
 
 #[tokio::test]
-async fn results_and_failures_of_tools_are_told_apart() {
+async fn results_and_failures_of_tools_differ() {
     let (_server, url, listing) = start().await;
     let call = async |tool, arguments| {
         call(&url, &listing, tool, arguments, Limits::default()).await.result.unwrap()
@@ -62,7 +62,7 @@ async fn a_result_that_is_too_large_fails_at_once() {
 }
 
 #[tokio::test]
-async fn a_slow_tool_is_given_up_on() {
+async fn a_slow_tool_times_out() {
     let (_server, url, listing) = start().await;
     let limits = Limits { call: Duration::from_secs(2), ..Limits::default() };
     let slow = json!({"duration": 600, "steps": 2});

@@ -63,7 +63,7 @@ async fn a_stream_without_end_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_server_that_falls_silent_is_given_up_on() {
+async fn a_silent_server_times_out() {
     let server = Scripted::start(|request| match request.method().as_str() {
         "tools/list" => {
             "HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n".to_owned()
@@ -88,7 +88,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn requests_of_a_server_are_refused_and_the_call_goes_on() {
+async fn requests_of_a_server_are_refused_and_the_call_continues() {
     let server = Scripted::start(|request| match request.method().as_str() {
         "tools/call" => {
             let ask = json!({"jsonrpc": "2.0", "id": 77, "method": "elicitation/create",
@@ -187,7 +187,7 @@ async fn one_malformed_tool_does_not_hide_the_others() {
 }
 
 #[tokio::test]
-async fn a_refused_credential_is_told_from_a_broken_server() {
+async fn a_refused_credential_differs_from_a_broken_server() {
     for (status, expected) in
         [(401, Problem::Credential(401)), (403, Problem::Credential(403)), (500, Problem::Status(500))]
     {

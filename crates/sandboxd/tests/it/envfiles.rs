@@ -47,7 +47,7 @@ async fn files_are_applied_scrubbed_and_reapplied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn variables_of_the_agent_stay_and_values_that_nobody_has_any_more_go() {
+async fn variables_of_the_agent_are_kept_and_removed_values_are_deleted() {
     let sandbox = start().await;
     let client = &sandbox.client;
     let file = sandbox.workspace().join(".env.local");

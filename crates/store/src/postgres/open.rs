@@ -12,7 +12,7 @@ use super::Postgres;
 use super::lookup_batcher::LookupBatchers;
 use crate::db::{Db, PATIENCE};
 use crate::gate::WriteQueue;
-use crate::migrate::{self, Applied};
+use crate::migrate::{self, AppliedMigrations};
 use crate::{Schema, Store, StoreError};
 
 impl Store {
@@ -50,7 +50,7 @@ pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
     migrate::schema_of(applied(&mut connection).await?)
 }
 
-async fn applied(connection: &mut PgConnection) -> sqlx::Result<Applied> {
+async fn applied(connection: &mut PgConnection) -> sqlx::Result<AppliedMigrations> {
     let ours = "SELECT to_regclass('schema_migrations') IS NOT NULL";
     if !query_scalar::<_, bool>(ours).fetch_one(&mut *connection).await? {
         return Ok(None);

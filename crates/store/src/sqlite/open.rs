@@ -16,7 +16,7 @@ use super::inline_reader::InlineReader;
 use super::writer::Writer;
 use crate::db::{Db, PATIENCE};
 use crate::gate::WriteQueue;
-use crate::migrate::{self, Applied};
+use crate::migrate::{self, AppliedMigrations};
 use crate::{Schema, Store, StoreError};
 
 /// Between two attempts to open a file that another process is just creating.
@@ -90,7 +90,7 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
 /// Reads the applied migrations of a file without changing it. The connection may write, because the last connection of a
 /// file in WAL mode removes the WAL when it closes, which a read-only one cannot do. With `query_only` it does not wait for
 /// a server that writes.
-async fn read_applied(file: &Path) -> sqlx::Result<Applied> {
+async fn read_applied(file: &Path) -> sqlx::Result<AppliedMigrations> {
     let options = options(file).optimize_on_close(false, None).pragma("query_only", "on");
     let mut connection = SqliteConnection::connect_with(&options).await?;
     let applied = applied(&mut connection).await;
@@ -98,7 +98,7 @@ async fn read_applied(file: &Path) -> sqlx::Result<Applied> {
     applied
 }
 
-async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Applied> {
+async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<AppliedMigrations> {
     let ours = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = 'schema_migrations'";
     if !query_scalar::<_, bool>(ours).fetch_one(&mut *connection).await? {
         return Ok(None);

@@ -7,7 +7,7 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, own, session};
 
 on_both! {
-    a_message_comes_back_as_it_was_sent
+    a_message_is_read_back_unchanged
     a_later_save_replaces_the_parts_and_keeps_the_position
     a_failed_save_changes_nothing
     characters_that_postgres_cannot_store_are_replaced
@@ -75,7 +75,7 @@ fn ids() -> impl Iterator<Item = String> {
     ["prt_z", "prt_y", "prt_x", "prt_w", "prt_v"].map(str::to_owned).into_iter()
 }
 
-async fn a_message_comes_back_as_it_was_sent(b: &Backend) {
+async fn a_message_is_read_back_unchanged(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     let none = b.store.transcript(id(40), usize::MAX).await.unwrap();

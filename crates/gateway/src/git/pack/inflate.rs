@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compressed_length_is_exact_whatever_follows() {
+    fn the_compressed_length_is_exact_with_any_data_after_it() {
         for size in [0, 1, 300, 70_000] {
             let bytes: Vec<u8> = (0..size).map(|at: u32| at.to_be_bytes()[3] ^ at.to_be_bytes()[2]).collect();
             let mut input = deflate(&bytes);

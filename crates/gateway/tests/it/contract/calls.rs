@@ -150,7 +150,7 @@ pub(super) async fn every_field_of_an_answer_is_there(world: World) {
 }
 
 /// Parameters and results appear only in the artifacts of the case, never in an event, a run or an answer.
-pub(super) async fn content_is_in_artifacts_and_nowhere_else(world: World) {
+pub(super) async fn only_artifacts_contain_content(world: World) {
     const CANARY: &str = "canary-9917331842";
     let call = |run: &str| with(write_call(run), "parameters", json!({"note": CANARY}));
     let done = world.call(&call("run-00000001")).await;

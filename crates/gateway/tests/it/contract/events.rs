@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::world::{World, with, write_call};
 
-pub(super) async fn an_event_says_who_what_where_and_when(world: World) {
+pub(super) async fn an_event_has_actor_action_target_and_time(world: World) {
     let answer = world.call(&write_call("run-00000001")).await.json();
     let events = world.events("run-00000001").await;
     for event in &events {
@@ -35,7 +35,7 @@ pub(super) async fn an_event_says_who_what_where_and_when(world: World) {
 }
 
 /// The ledger assigns sequence numbers, not the caller, and no route rewrites an event.
-pub(super) async fn events_are_numbered_and_nobody_changes_them(world: World) {
+pub(super) async fn events_are_numbered_and_immutable(world: World) {
     for number in 0..3 {
         world.call(&write_call(&format!("run-number-{number}"))).await;
     }
@@ -67,7 +67,7 @@ pub(super) async fn events_are_numbered_and_nobody_changes_them(world: World) {
     }
 }
 
-pub(super) async fn a_reference_is_whole_and_read_strictly(world: World) {
+pub(super) async fn an_artifact_reference_is_complete_and_parsed_strictly(world: World) {
     let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
     let text = |field: &str| made[field].as_str().unwrap();
     assert!(

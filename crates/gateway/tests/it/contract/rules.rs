@@ -19,7 +19,7 @@ async fn denied_by(world: &World, token: &str, call: &Value) -> String {
 }
 
 /// The credential determines the caller. A call that claims any other actor type or id is denied.
-pub(super) async fn the_caller_is_who_the_token_says(world: World) {
+pub(super) async fn the_token_determines_the_caller(world: World) {
     let owner = world.team.id(Role::Owner).to_string();
     let actors =
         [("system", "somebody"), ("human", "worker"), ("agent", "worker"), ("human", owner.as_str())];
@@ -116,7 +116,7 @@ pub(super) async fn prohibitions_hold(world: World) {
 }
 
 /// Starts with a call that fails every check, and fixes the checks in order.
-pub(super) async fn the_first_check_that_fails_is_the_one_that_is_told(world: World) {
+pub(super) async fn the_first_failing_check_is_reported(world: World) {
     let started = world.start_run(&json!({"run_kind": "orchestrator"})).await;
     let nothing =
         json!({"artifact_id": "art_0123456789", "artifact_kind": "x1", "hash_sha256": "0".repeat(64)});

@@ -20,7 +20,7 @@ pub(super) async fn a_call_is_a_child_run(world: World) {
 }
 
 /// created → running → completed, failed, denied or cancelled. An ended run stays ended and accepts no new children.
-pub(super) async fn a_run_goes_through_its_states_once(world: World) {
+pub(super) async fn a_run_ends_once_with_its_status(world: World) {
     for status in ["completed", "failed", "denied", "cancelled"] {
         let started = world.start_run(&json!({"run_kind": "agent", "case_id": "case-1"})).await;
         let id = started["run_id"].as_str().unwrap().to_owned();
@@ -53,7 +53,7 @@ pub(super) async fn a_run_goes_through_its_states_once(world: World) {
     assert_eq!(world.effects(), 1);
 }
 
-pub(super) async fn a_run_record_is_whole(world: World) {
+pub(super) async fn a_run_record_is_complete(world: World) {
     assert_eq!(world.call(&write_call("run-00000001")).await.status, 200);
     world.effects.plan_next(testkit::Plan { status: 500, ..testkit::Plan::default() });
     assert_eq!(world.call(&write_call("run-00000002")).await.status, 502);

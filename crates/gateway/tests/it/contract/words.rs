@@ -61,7 +61,7 @@ pub(super) async fn a_case_in_the_scope_is_the_case(world: World) {
 }
 
 /// Runs and events describe an artifact as the database knows it, not as the caller describes it.
-pub(super) async fn what_a_caller_says_of_an_artifact_is_not_repeated(world: World) {
+pub(super) async fn claims_of_a_caller_about_an_artifact_are_not_repeated(world: World) {
     let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
     let mut said = made.clone();
     said["storage_locator"] = json!("PRIVATE words");
@@ -109,7 +109,7 @@ pub(super) async fn a_child_is_of_its_parents_case_and_pins(world: World) {
 }
 
 /// Text in a run or an event is a single line, and a timestamp is one that both databases can store.
-pub(super) async fn what_is_said_of_a_run_is_a_line(world: World) {
+pub(super) async fn outcomes_of_runs_are_single_lines(world: World) {
     let run = world.start_run(&json!({"run_kind": "agent"})).await["run_id"].as_str().unwrap().to_owned();
     let finish = format!("/v1/runs/{run}/finish");
     for outcome in ["a\u{0}b", "two\nlines", "\u{1b}[31m", &"x".repeat(201)] {
@@ -127,7 +127,7 @@ pub(super) async fn what_is_said_of_a_run_is_a_line(world: World) {
 }
 
 /// The ledger records the ticket and the reason of a break-glass override. The reason must contain words.
-pub(super) async fn a_broken_glass_is_told_with_ticket_and_reason(world: World) {
+pub(super) async fn a_break_glass_event_has_ticket_and_reason(world: World) {
     let (app, owner) = (&world.gateway.app, world.team.person(Role::Owner));
     let config = world.gateway.setup.config();
     let governance = Governance {
