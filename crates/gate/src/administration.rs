@@ -26,6 +26,7 @@ pub enum Subject {
     Database,
     VaultKey,
     Sandbox,
+    Session,
 }
 
 impl Subject {
@@ -46,6 +47,7 @@ impl Subject {
             Self::Database => "database",
             Self::VaultKey => "vault_key",
             Self::Sandbox => "sandbox",
+            Self::Session => "session",
         }
     }
 

@@ -32,6 +32,6 @@ pub use modes::{
 pub use pattern::Pattern;
 pub use pin::{Pin, Pins, Versions};
 pub use policy::{Files, Policy};
-pub use request::{Action, ActorClass, Claim, Flag, Grant, Request, RunState, cross_case_flag, full_name};
+pub use request::{Action, ActorClass, Claim, Flag, Grant, Request, RunState, full_name};
 pub use roles::Role;
 pub use tools::{Auth, HttpTool, Method};

@@ -25,7 +25,7 @@ pub struct Request {
     /// The git refs that the call would change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refs: Vec<String>,
-    /// What the call would do beyond its own case; see [`cross_case_flag`].
+    /// What the call would do beyond its own case.
     pub flags: BTreeSet<Flag>,
     pub run: RunState,
     /// The policy versions that the caller demands, if any.
@@ -136,13 +136,4 @@ pub fn full_name(tool_name: &str, operation: &str) -> String {
     let full =
         operation == tool_name || operation.strip_prefix(tool_name).is_some_and(|rest| rest.starts_with('.'));
     if full { operation.to_owned() } else { format!("{tool_name}.{operation}") }
-}
-
-/// The flag of a call in `case_id` that touches objects of these cases. Objects without a case are shared.
-pub fn cross_case_flag<'a>(
-    case_id: Option<&str>,
-    touched: impl IntoIterator<Item = Option<&'a str>>,
-) -> Option<Flag> {
-    let elsewhere = touched.into_iter().flatten().any(|case| Some(case) != case_id);
-    elsewhere.then(Flag::cross_case_lookup)
 }

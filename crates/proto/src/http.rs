@@ -33,7 +33,7 @@ pub use automation::{
     RunEventEntry, SetCron, SetWebhook, StartAutomationRun, TriggerEventEntry, TriggerEventList,
     WebhookEntry,
 };
-pub use basics::{ErrorBody, Health, Me, OkReply, ProxyHealth, TokenSource};
+pub use basics::{ErrorBody, Health, Me, OkReply, TokenSource};
 pub use connector::{
     ChangeConnector, ConnectorAuth, ConnectorDetail, ConnectorDiagnostics, ConnectorEntry, ConnectorList,
     ConnectorOffer, ConnectorToolEntry, CreateConnector, DefinitionChange, ReviewConnector, ReviewReply,

@@ -158,6 +158,5 @@ fn close_codes_match_what_clients_expect() {
     let close = |c: CloseCode| (c.code, c.reason);
     assert_eq!(close(CloseCode::OWNERSHIP_TRANSFERRED), (1001, "Session ownership transferred"));
     assert_eq!(close(CloseCode::SETUP_FAILED), (1011, "Failed to setup connection"));
-    assert_eq!(close(CloseCode::UPSTREAM_ERROR), (1011, "Upstream error"));
     assert_eq!(close(CloseCode::SLOW_CONSUMER), (1013, "slow consumer"));
 }

@@ -911,14 +911,6 @@ CREATE TABLE ledger_tree (
 );
 INSERT INTO ledger_tree (id, size) VALUES (1, 0);
 
--- Who deleted a session. The session's row is gone; its runs and events stay.
-CREATE TABLE tombstones (
-    session_id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    deleted_by TEXT NOT NULL,
-    deleted_at TIMESTAMPTZ NOT NULL
-);
-
 -- The state of the installation.
 
 -- The gateway processes. One that has not been seen for a while has died.

@@ -230,13 +230,6 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
     }
 
-    /// The run of a session, if an automation made it.
-    pub async fn run_of_session(&self, session: SessionId) -> Result<Option<AutomationRun>, StoreError> {
-        const SQL: &str = automation_runs!("WHERE r.session_id = $1 ORDER BY r.queued_at DESC LIMIT 1");
-        let session = session.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_optional(pool).await)?)
-    }
-
     /// The runs of an organization, newest first.
     pub async fn automation_runs(
         &self,

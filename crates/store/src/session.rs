@@ -10,6 +10,7 @@ use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{read, write};
+use crate::gate::administer;
 use crate::integration::connect_session;
 use crate::row::{storable, storable_json};
 use crate::{Store, StoreError};
@@ -223,28 +224,19 @@ impl Store {
         })
     }
 
-    /// Deletes a session with its log, transcript and credentials. Its runs stay in the ledger, and a tombstone
-    /// records who deleted it. Its owner can write nothing afterwards.
-    pub async fn delete_session(
-        &self,
-        org: OrgId,
-        id: SessionId,
-        by: &str,
-        at: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
+    /// Deletes a session with its log, transcript and credentials. Its runs stay in the ledger. Its owner can write
+    /// nothing afterwards.
+    pub async fn delete_session(&self, org: OrgId, id: SessionId) -> Result<(), StoreError> {
         const ORPHAN: &str =
             "UPDATE sessions SET parent_session_id = NULL WHERE org_id = $1 AND parent_session_id = $2";
         const DELETE: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
-        const TOMBSTONE: &str =
-            "INSERT INTO tombstones (session_id, org_id, deleted_by, deleted_at) VALUES ($2, $1, $3, $4)";
-        let (org, id, by) = (org.uuid(), id.uuid(), by.to_owned());
-        write!(self, Disk, tx => {
+        let (org, id) = (org.uuid(), id.uuid());
+        administer!(self, tx => {
             sqlx::query(ORPHAN).bind(org).bind(id).execute(&mut *tx).await?;
             let done = sqlx::query(DELETE).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this session"));
             }
-            sqlx::query(TOMBSTONE).bind(org).bind(id).bind(by).bind(at).execute(&mut *tx).await?;
             Ok(())
         })
     }

@@ -132,6 +132,7 @@ pub(super) async fn stop(
 #[utoipa::path(delete, path = "/proliferate/{id}", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
-    sessions::delete(&app.sessions, access.session.id, &access.caller.requester()?).await?;
+    sessions::delete(&app.sessions, access.session.org_id, access.session.id, &access.caller.requester()?)
+        .await?;
     Ok(Json(OkReply::OK))
 }

@@ -4,7 +4,7 @@ use proto::http::Presence;
 use proto::socket::{MessageSource, ServerMessage, WireStatus};
 use proto::{SessionId, UserId};
 use sha2::{Digest as _, Sha256};
-use store::OpenTranscript;
+use store::{NewEvent, OpenTranscript};
 use tokio::sync::oneshot;
 
 use super::frame::FrameText;
@@ -74,7 +74,8 @@ pub(crate) enum Command {
     },
     /// Stops the session and deletes it with all its data.
     Delete {
-        by: String,
+        /// The ledger event of the deletion.
+        event: Box<NewEvent>,
         reply: oneshot::Sender<()>,
     },
     /// A person has chosen this title, which is stored.

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use proto::http::Presence;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use proto::{SessionId, UserId};
-use store::{OpenTranscript, StoreError};
+use store::{NewEvent, OpenTranscript, StoreError};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use super::command::{Answer, AnswerOutcome, Command, JoinReply, PromptOutcome, PromptRequest};
@@ -323,8 +323,9 @@ impl Hub {
         self.request(|reply| Command::Stop { discard, reply }).await
     }
 
-    pub(crate) async fn delete(&self, by: String) -> Result<(), HubError> {
-        self.request(|reply| Command::Delete { by, reply }).await
+    pub(crate) async fn delete(&self, event: NewEvent) -> Result<(), HubError> {
+        let event = Box::new(event);
+        self.request(|reply| Command::Delete { event, reply }).await
     }
 
     pub(crate) async fn cancel(&self) -> Result<(), HubError> {

@@ -275,10 +275,10 @@ impl Session {
                 self.flush().await?;
                 return Err(End::Idle);
             }
-            Command::Delete { by, reply } => {
+            Command::Delete { event, reply } => {
                 self.discard().await?;
                 let (org, id) = (self.record.org_id, self.record.id);
-                self.services.store.delete_session(org, id, &by, self.services.clock.now()).await?;
+                self.services.store.recorded(*event).delete_session(org, id).await?;
                 let _ = reply.send(());
                 return Err(End::Deleted);
             }

@@ -1,5 +1,6 @@
 //! Cancels, renames, stops and deletes a session.
 
+use gate::{AdminChange, Subject};
 use proto::{OrgId, SessionId};
 
 use super::{Requester, SessionError, SessionServices, Title};
@@ -35,11 +36,15 @@ pub async fn stop(services: &SessionServices, session: SessionId, discard: bool)
     services.hubs.open(session).await?.stop(discard).await?.map_err(SessionError::NotSaved)
 }
 
-/// Deletes a session, its sandbox and its conversation. Its entries in the ledger remain.
+/// Deletes a session, its sandbox and its conversation. Its entries in the ledger remain, and the ledger records who
+/// deleted it.
 pub async fn delete(
     services: &SessionServices,
+    org: OrgId,
     session: SessionId,
     requester: &Requester,
 ) -> Result<(), SessionError> {
-    Ok(services.hubs.open(session).await?.delete(requester.name()).await?)
+    let change = AdminChange::new(Subject::Session, "delete", session.to_string());
+    let event = services.gate.admin_event(org, &requester.actor(), &change);
+    Ok(services.hubs.open(session).await?.delete(event).await?)
 }

@@ -139,6 +139,13 @@ async fn a_deleted_session_is_gone_for_everyone_at_once(on: On) {
     assert!(live.app.store.session_any(id(&session)).await.unwrap().is_none());
     let list = live.get("/proliferate/sessions").await;
     assert_eq!(list["sessions"], json!([]));
+    let events = live.get("/v1/audit/events?limit=1000").await;
+    let events = events["events"].as_array().unwrap();
+    let deletion = events.iter().find(|event| event["target"]["name"] == "session").unwrap();
+    assert_eq!(
+        (&deletion["target"]["operation"], &deletion["actor"]["actor_id"], &deletion["notes"]),
+        (&json!("delete"), &json!(live.ada.id.to_string()), &json!(session))
+    );
 }
 
 async fn a_prompt_over_the_queue_limit_or_budget_is_refused_and_not_stored(on: On) {

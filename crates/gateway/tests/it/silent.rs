@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clock::{Clock, Rng};
 use egress::{Mode, Rules};
-use gateway::runtime::{Counted, Insecure, SandboxRequest, Sandboxes, proxy_of};
+use gateway::runtime::{CountingRecorder, Insecure, SandboxRequest, Sandboxes, proxy_of};
 use sandbox::{SandboxError, SandboxId};
 
 use crate::harness::Setup;
@@ -28,7 +28,7 @@ async fn a_sandbox_that_never_becomes_ready_is_reported_and_ended() {
         id: SandboxId::new("silent").unwrap(),
         env: BTreeMap::new(),
         snapshot: None,
-        proxy: proxy_of(Rules::new(Mode::Offline), Counted, &Clock::system()),
+        proxy: proxy_of(Rules::new(Mode::Offline), CountingRecorder, &Clock::system()),
         gateway: None,
         programs: BTreeMap::new(),
     };

@@ -2,7 +2,7 @@
 
 use policy::{
     Action, ActorClass, Check, Claim, Flag, Grant, Outcome, Request, Risk, RunState, Versions, Write,
-    WriteMode, cross_case_flag, decide, explain,
+    WriteMode, decide, explain,
 };
 
 use crate::common::{LANES, ROLES, load, override_request, policy, request, tool, versions};
@@ -131,15 +131,6 @@ fn flags_are_denied_unless_the_lane_permits_them() {
     denied(&with("intake", "cross_case_lookup"), "lane:intake:flags", "does not permit");
     allowed(&with("shared", "cross_case_lookup"));
     denied(&with("shared", "external_export"), "lane:shared:flags", "lane prohibits external_export");
-}
-
-#[test]
-fn touching_another_case_sets_the_flag() {
-    let flag = Some(Flag::cross_case_lookup());
-    assert_eq!(cross_case_flag(Some("a"), [Some("a"), None]), None);
-    assert_eq!(cross_case_flag(Some("a"), [Some("a"), Some("b")]), flag);
-    assert_eq!(cross_case_flag(None, [Some("a")]), flag);
-    assert_eq!(cross_case_flag(None, []), None);
 }
 
 #[test]

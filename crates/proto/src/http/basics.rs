@@ -20,13 +20,6 @@ impl Health {
     }
 }
 
-/// Whether the service behind the proxy answers, and its HTTP status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProxyHealth {
-    pub ready: bool,
-    pub status: u16,
-}
-
 /// A success without further content. Old clients expect a body even then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OkReply {

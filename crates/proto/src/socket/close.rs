@@ -12,8 +12,6 @@ impl CloseCode {
     pub const OWNERSHIP_TRANSFERRED: Self = Self { code: 1001, reason: "Session ownership transferred" };
     /// The WebSocket was accepted, but the session could not be loaded.
     pub const SETUP_FAILED: Self = Self { code: 1011, reason: "Failed to setup connection" };
-    /// The target of a proxied WebSocket is gone.
-    pub const UPSTREAM_ERROR: Self = Self { code: 1011, reason: "Upstream error" };
     /// The gateway cannot write to its database. A client may reconnect and gets the details then.
     pub const DISK_FULL: Self = Self { code: 1013, reason: "The gateway's disk is full" };
     /// The membership, API key or login with which the WebSocket was opened is no longer valid.

@@ -8,8 +8,7 @@ use proto::http::{
     CreateSession, CreateSessionError, CreatedSandbox, CreatedSession, ErrorBody, Health, Invocation,
     InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
     Liveness, ManagedConfiguration, Me, MediaFile, MediaFiles, MediaUrl, OkReply, PostMessage, PromptReply,
-    ProxyHealth, RunState, SessionInfo, SessionStatusReply, SshOptions, TokenSource, ToolCallback,
-    ToolCallbackReply,
+    RunState, SessionInfo, SessionStatusReply, SshOptions, TokenSource, ToolCallback, ToolCallbackReply,
 };
 use proto::socket::MessageSource;
 use proto::{
@@ -278,7 +277,6 @@ fn small_bodies() {
     check(r#"{"status":"ok"}"#, &Health::ok());
     check(r#"{"ok":true}"#, &OkReply::OK);
     check(r#"{"ok":true,"messageId":"msg_1"}"#, &PromptReply { ok: true, message_id: s("msg_1") });
-    check(r#"{"ready":true,"status":200}"#, &ProxyHealth { ready: true, status: 200 });
     check(r#"{"url":"https://u"}"#, &MediaUrl { url: s("https://u") });
     let file = MediaFile {
         key: s("sessions/s1/verification/1/a b.png"),

@@ -514,9 +514,10 @@ async fn runs_whose_session_is_gone_are_found(b: &Backend) {
     assert_eq!(lost().await, 0, "it has no session yet");
     let session: SessionId = session(&b.store, one, 40).await;
     b.store.advance_run(step(one, id(91), RunStep::SessionCreated, at(100))).await.unwrap();
-    assert_eq!(b.store.run_of_session(session).await.unwrap().unwrap().id, id(91));
+    let run = b.store.automation_run(one, id(91).into()).await.unwrap().unwrap();
+    assert_eq!(run.session_id, Some(session));
     assert_eq!(lost().await, 0);
-    b.store.delete_session(one, session, "somebody", at(200)).await.unwrap();
+    b.store.delete_session(one, session).await.unwrap();
     assert_eq!(lost().await, 1);
     b.store.advance_run(step(one, id(91), RunStep::SessionLost, at(300))).await.unwrap();
     assert_eq!(lost().await, 0);

@@ -107,11 +107,11 @@ async fn a_failed_migration_leaves_nothing() {
     let postgres = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'public'";
     for (place, tables) in [(Place::sqlite(), sqlite), (Place::postgres().await, postgres)] {
         let mut raw = place.raw().await;
-        raw.execute("CREATE TABLE tombstones (mine BIGINT)").await.unwrap(); // stands in the way of a later table
+        raw.execute("CREATE TABLE override_grants (mine BIGINT)").await.unwrap(); // stands in the way of a later table
         let error = place.open().await.err().unwrap();
-        assert!(error.to_string().contains("tombstones"), "{error}");
-        assert_eq!(raw.texts(tables).await, ["tombstones"]);
-        raw.execute("DROP TABLE tombstones").await.unwrap();
+        assert!(error.to_string().contains("override_grants"), "{error}");
+        assert_eq!(raw.texts(tables).await, ["override_grants"]);
+        raw.execute("DROP TABLE override_grants").await.unwrap();
         place.open().await.unwrap().ping().await.unwrap();
     }
 }
