@@ -255,4 +255,16 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn values_that_start_with_dashes_are_kept() {
+        let given = ["actions", "run", "--integration=linear", "--action=--list", "--params=--x"];
+        for words in [given.to_vec(), [&given[..4], &["--params", "--x"]].concat()] {
+            let parsed = InsideCli::try_parse_from(["proliferate"].into_iter().chain(words)).ok().unwrap();
+            let InsideCommand::Actions(ActionsCommand::Run { action, params, .. }) = parsed.command else {
+                panic!("another command")
+            };
+            assert_eq!((action.as_str(), params.as_str()), ("--list", "--x"));
+        }
+    }
 }

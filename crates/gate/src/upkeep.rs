@@ -57,7 +57,7 @@ where
             () = closing.cancelled() => return,
         }
         if let Err(error) = work(count).await {
-            tracing::warn!(%error, "the upkeep of the gate failed; it is tried again");
+            tracing::warn!(%error, "the upkeep of the gate failed; the next tick tries again");
         }
     }
 }
@@ -110,7 +110,7 @@ impl Gate {
         let failed = !self.checkpoints.is_writable();
         let sign = due >= SIGN_EVENTS || (due > 0 && (failed || count.is_multiple_of(SIGN)));
         if sign && let Err(error) = self.checkpoints.write().await {
-            tracing::error!(%error, "no checkpoint of the ledger could be written; it is tried again");
+            tracing::error!(%error, "cannot write a checkpoint of the ledger; a later tick tries again");
         }
         Ok(())
     }

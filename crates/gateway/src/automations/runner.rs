@@ -71,10 +71,10 @@ pub(crate) async fn keep_running(runner: Arc<Runner>, closing: CancellationToken
             () = closing.cancelled() => return,
         }
         if let Err(error) = runner.settle_runs().await {
-            tracing::warn!(%error, "runs of automations cannot be checked; it is tried again");
+            tracing::warn!(%error, "cannot check the runs of automations; the next tick tries again");
         }
         if let Err(error) = runner.start_work().await {
-            tracing::warn!(%error, "the outbox of automations cannot be read; it is tried again");
+            tracing::warn!(%error, "cannot read the outbox of automations; the next tick tries again");
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) async fn keep_scheduling(automations: Arc<Automations>, closing: Canc
             () = closing.cancelled() => return,
         }
         if let Err(error) = automations.fire_due().await {
-            tracing::warn!(%error, "schedules cannot be read; it is tried again");
+            tracing::warn!(%error, "cannot read the schedules; the next tick tries again");
         }
     }
 }

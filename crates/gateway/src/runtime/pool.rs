@@ -73,7 +73,7 @@ impl Drop for EndOnDrop {
 
 async fn end(provider: &Arc<dyn Provider>, id: &SandboxId) {
     if let Err(error) = provider.terminate(id).await {
-        tracing::error!(sandbox = %id, %error, "a pooled sandbox is left behind; the next start ends it");
+        tracing::error!(sandbox = %id, %error, "cannot end a pooled sandbox; the next start ends it");
     }
 }
 

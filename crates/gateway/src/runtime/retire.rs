@@ -46,7 +46,7 @@ pub(crate) async fn retire_sandbox(runtime: Arc<Runtime>, owner: Owner) -> Resul
     runtime.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
     crash_point("sandbox-retired");
     if let Err(error) = runtime.sandboxes.provider.terminate(&old).await {
-        tracing::error!(%session, sandbox = %old, %error, "a sandbox is left behind; the next start ends it");
+        tracing::error!(%session, sandbox = %old, %error, "cannot end a retired sandbox; the next start ends it");
     }
     Ok(next)
 }

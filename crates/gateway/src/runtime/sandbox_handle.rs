@@ -183,7 +183,7 @@ impl Sandboxes {
                 self.provider.halt(&id).await
             };
             if let Err(error) = undone {
-                tracing::error!(sandbox = %id, %error, "a sandbox that did not become ready is left behind");
+                tracing::error!(sandbox = %id, %error, "cannot end a sandbox that did not become ready");
             }
         }
         handle

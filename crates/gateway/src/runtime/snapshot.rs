@@ -97,6 +97,6 @@ async fn drop_copy(runtime: &Runtime, id: &str) {
         Err(error) => Err(error),
     };
     if let Err(error) = removed {
-        tracing::error!(snapshot = %id, %error, "a snapshot that nobody knows of is left behind");
+        tracing::error!(snapshot = %id, %error, "cannot delete a snapshot that is not recorded");
     }
 }

@@ -41,7 +41,7 @@ macro_rules! checks {
 checks! {
     calls::only_the_gate_executes: "0.1": "1.1";
     calls::a_call_names_a_lane: "1.2";
-    calls::every_attempt_is_told: "1.3": "7.1": "9.4";
+    calls::every_attempt_is_recorded: "1.3": "7.1": "9.4";
     gate::a_call_that_is_allowed_has_one_effect_two_events_and_a_run: "1.4": "1.5": "8.1": "9.5": "9.6";
     calls::equal_requests_have_equal_hashes: "4.2";
     calls::every_field_of_a_request_is_understood: "4.1";

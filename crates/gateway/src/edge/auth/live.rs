@@ -114,7 +114,7 @@ pub(crate) async fn keep_checking(app: AppState) {
         }
         if let Err(error) = app.live_credentials.check(&app).await {
             // Meanwhile commands are refused, because each of them looks up its credential.
-            tracing::warn!(%error, "the credentials of open connections cannot be checked; it is tried again");
+            tracing::warn!(%error, "cannot check the credentials of open connections; the next tick tries again");
         }
     }
 }

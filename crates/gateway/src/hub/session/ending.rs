@@ -211,7 +211,7 @@ impl Session {
         if let Ok(id) = sandbox
             && let Err(error) = self.services.runtime.sandboxes.provider.terminate(&id).await
         {
-            tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");
+            tracing::error!(session = %self.record.id, %error, "cannot end the sandbox of a stopped session");
         }
         self.finish_stop(DISCARDED, replies).await
     }

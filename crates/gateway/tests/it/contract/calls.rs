@@ -42,7 +42,7 @@ pub(super) async fn a_call_names_a_lane(world: World) {
 }
 
 /// Records success, denial, tool failure, invalid parameters, and a body that is not a call.
-pub(super) async fn every_attempt_is_told(world: World) {
+pub(super) async fn every_attempt_is_recorded(world: World) {
     assert_eq!(world.call(&write_call("run-success")).await.status, 200);
     let denied = with(write_call("run-denied-1"), "operation", json!("effect.unheard"));
     assert_eq!(world.call(&denied).await.status, 403);
