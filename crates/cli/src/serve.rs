@@ -89,7 +89,7 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the host gives no more open files than it did at first");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 

@@ -278,7 +278,7 @@ fn remove_partial_checkpoint(file: &Path) -> io::Result<()> {
     let Some(kept) = ends.find(|end| whole(&text[..*end])).filter(|end| torn(&text[*end..])) else {
         return Ok(());
     };
-    tracing::warn!(file = %file.display(), lost = bytes.len() - kept, "an unfinished checkpoint was taken off");
+    tracing::warn!(file = %file.display(), lost = bytes.len() - kept, "removed a partial checkpoint");
     let file = OpenOptions::new().write(true).open(file)?;
     file.set_len(kept as u64)?;
     file.sync_all()

@@ -121,7 +121,7 @@ impl Gate {
             Ok(Some(policy)) => self.adopt(policy).await,
             Err(error) => {
                 // The old policy stays in force. The error is logged on every tick, because someone has to fix it.
-                tracing::error!(%error, "the policy on disk is not taken over");
+                tracing::error!(%error, "cannot read the changed policy; the old one stays in force");
                 Ok(())
             }
         }

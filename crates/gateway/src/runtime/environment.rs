@@ -281,7 +281,7 @@ pub(crate) async fn keep_environments(runtime: Arc<Runtime>) {
     let mut known = None;
     loop {
         match runtime.store.environment_marks().await {
-            Err(error) => tracing::warn!(%error, "environments of sandboxes may be old"),
+            Err(error) => tracing::warn!(%error, "cannot refresh the environments of sandboxes"),
             Ok(marks) => {
                 let before = known.replace(marks.clone()).unwrap_or_else(|| marks.clone());
                 let orgs =
@@ -301,7 +301,7 @@ pub(crate) async fn keep_environments(runtime: Arc<Runtime>) {
 async fn reapply_all(runtime: &Runtime, org: OrgId) {
     let sessions = match runtime.store.running_sessions(org, runtime.sandboxes.engine()).await {
         Ok(sessions) => sessions,
-        Err(error) => return tracing::warn!(%org, %error, "environments of sandboxes may be old"),
+        Err(error) => return tracing::warn!(%org, %error, "cannot refresh the environments of sandboxes"),
     };
     for session in sessions {
         if let Err(error) = reapply(runtime, org, session).await {

@@ -172,7 +172,7 @@ impl Launch {
             Ok(agent) => ("used", Ok(Some(agent))),
             Err(error @ (LaunchError::Store(_) | LaunchError::Clone { .. })) => ("failed", Err(error)),
             Err(error) => {
-                tracing::warn!(session = %self.record.id, %sandbox, %error, "a pooled sandbox is no good");
+                tracing::warn!(session = %self.record.id, %sandbox, %error, "cannot use a pooled sandbox");
                 ("dead", Ok(None))
             }
         };

@@ -106,7 +106,7 @@ impl Networks {
         }
         let changed = match self.store.egress_policies_since(self.clock.now() - SKEW).await {
             Ok(changed) => changed,
-            Err(error) => return tracing::warn!(%error, "rules of the network may be old"),
+            Err(error) => return tracing::warn!(%error, "cannot refresh the egress rules"),
         };
         for policy in changed {
             let new = self.read(&policy);

@@ -134,7 +134,7 @@ pub(crate) async fn keep(runtime: Arc<Runtime>) {
     match sweep(&runtime).await {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "pooled sandboxes of an earlier run were ended"),
-        Err(error) => tracing::warn!(%error, "pooled sandboxes of an earlier run may be left"),
+        Err(error) => tracing::warn!(%error, "cannot end the pooled sandboxes of an earlier run"),
     }
     let mut pause = FIRST_PAUSE;
     while !runtime.closing.is_cancelled() && pool.size > 0 {

@@ -83,7 +83,7 @@ pub(crate) async fn end_retired_sandboxes(runtime: &Runtime) -> Result<(), Snaps
         // Sandboxes of a newer generation stay: the database may have been restored from an older backup.
         if now.is_some_and(|(_, now)| number < now) {
             runtime.sandboxes.provider.terminate(&listed.id).await?;
-            tracing::info!(%session, sandbox = %listed.id, "a sandbox that its session had left was ended");
+            tracing::info!(%session, sandbox = %listed.id, "ended a retired sandbox");
         }
     }
     Ok(())

@@ -23,7 +23,7 @@ pub(super) async fn start(
     match try_start(services, configuration, agent_config).await {
         Ok(Some(session)) => tracing::info!(%session, configuration = %id, "setup session started"),
         Ok(None) => {}
-        Err(error) => tracing::warn!(configuration = %id, %error, "no setup session"),
+        Err(error) => tracing::warn!(configuration = %id, %error, "cannot start a setup session"),
     }
 }
 

@@ -53,7 +53,7 @@ impl Session {
         self.sandbox.reset();
         let Ok(id) = crate::runtime::sandbox_of(&self.record) else { return };
         if let Err(error) = self.services.runtime.sandboxes.provider.halt(&id).await {
-            tracing::error!(session = %self.record.id, %error, "the sandbox of a session that failed runs on");
+            tracing::error!(session = %self.record.id, %error, "the sandbox of a failed session keeps running");
         }
     }
 
