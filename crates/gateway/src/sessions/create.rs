@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use store::{FoundConfiguration, NewSession, Starts, StoreError};
 
 use super::configuration::{find_or_create, is_unfinished};
+use super::control::delete;
 use super::idempotency::once;
 use super::model::check_model;
 use super::{
@@ -75,7 +76,7 @@ async fn create_now(
     if let Some(found) = found.as_ref().filter(|found| wants_setup && is_unfinished(&found.configuration)) {
         setup::start(services, &found.configuration, agent_config).await;
     }
-    let sandbox_id = if immediate { Some(boot(services, id).await?) } else { None };
+    let sandbox_id = if immediate { Some(boot(services, org, id, requester).await?) } else { None };
     Ok(CreatedSession {
         id,
         configuration_id: found.as_ref().map(|found| found.configuration.id),
@@ -137,7 +138,12 @@ fn new_session(
 }
 
 /// Starts the sandbox of a new session, waits for it and returns its name. If that fails, the session is deleted.
-async fn boot(services: &SessionServices, id: SessionId) -> Result<String, SessionError> {
+async fn boot(
+    services: &SessionServices,
+    org: OrgId,
+    id: SessionId,
+    requester: &Requester,
+) -> Result<String, SessionError> {
     let unavailable = |error: HubError| SessionError::SandboxUnavailable(error);
     let hub = services.hubs.open(id).await.map_err(unavailable)?;
     let refusal = match running(&hub).await {
@@ -148,7 +154,7 @@ async fn boot(services: &SessionServices, id: SessionId) -> Result<String, Sessi
         Ok(Err(reason)) => SessionError::NoSandbox(reason),
         Err(error) => unavailable(error),
     };
-    hub.delete("a failed start".to_owned()).await.map_err(unavailable)?;
+    delete(services, org, id, requester).await?;
     Err(refusal)
 }
 
