@@ -36,12 +36,13 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
         }
         ApprovalsCommand::Approve { invocation } => {
             let id = find(&client, &invocation).await?;
-            let approved = client.approve_invocation(id).await.map_err(|error| unanswered(error, id))?;
+            let approved =
+                client.approve_invocation(id).await.map_err(|error| explain_lost_answer(error, id))?;
             context.out.result(&json!(approved), &approved_text(&approved));
         }
         ApprovalsCommand::Deny { invocation } => {
             let id = find(&client, &invocation).await?;
-            let denied = client.deny_invocation(id).await.map_err(|error| unanswered(error, id))?;
+            let denied = client.deny_invocation(id).await.map_err(|error| explain_lost_answer(error, id))?;
             context.out.result(&json!(denied), &format!("denied {}", name(&denied)));
         }
         ApprovalsCommand::Watch => watch(context, &client).await?,
@@ -75,7 +76,7 @@ async fn find(client: &Client, named: &str) -> Result<InvocationId, Failure> {
 }
 
 /// Tells the person to look before deciding again if the gateway may have received the decision.
-fn unanswered(error: client::Error, id: InvocationId) -> Failure {
+fn explain_lost_answer(error: client::Error, id: InvocationId) -> Failure {
     let sent = matches!(error, client::Error::Unreachable { sent: true, .. });
     let failure = Failure::from(error);
     if sent {

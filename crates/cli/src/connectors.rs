@@ -144,10 +144,10 @@ fn describe_fully(tool: &ConnectorToolEntry) -> String {
     let mut text = headline(tool) + &list_changes(tool, str::to_owned);
     if tool.state == ReviewState::New || tool.changes_truncated {
         let _ = write!(text, "\n    {}", one_line(&tool.description));
-        text += &indented(&tool.definition);
+        text += &indented_json(&tool.definition);
     }
     if let (true, Some(before)) = (tool.changes_truncated, &tool.reviewed_definition) {
-        let _ = write!(text, "\n    reviewed was:{}", indented(before));
+        let _ = write!(text, "\n    reviewed was:{}", indented_json(before));
     }
     text
 }
@@ -170,7 +170,7 @@ fn list_changes(tool: &ConnectorToolEntry, shorten: fn(&str) -> String) -> Strin
 }
 
 /// JSON over several lines below a tool.
-fn indented(value: &Value) -> String {
+fn indented_json(value: &Value) -> String {
     let text = clean_json(&format!("{value:#}"));
     text.lines().fold(String::new(), |all, line| all + "\n    " + line)
 }

@@ -118,7 +118,9 @@ impl Context {
     /// A command to suggest to the user, for the same data directory.
     pub(crate) fn suggest(&self, command: &str) -> String {
         match &self.data_dir_option {
-            Some(dir) => format!("proliferate --data-dir {} {command}", quoted(&dir.to_string_lossy())),
+            Some(dir) => {
+                format!("proliferate --data-dir {} {command}", quote_for_shell(&dir.to_string_lossy()))
+            }
             None => format!("proliferate {command}"),
         }
     }
@@ -141,7 +143,7 @@ impl Context {
 }
 
 /// Text as a word for a shell.
-fn quoted(text: &str) -> String {
+fn quote_for_shell(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
@@ -163,6 +165,9 @@ mod tests {
 
     #[test]
     fn suggested_words_survive_a_shell() {
-        assert_eq!(["/a/b-1", "a b", "it's", ""].map(quoted), ["/a/b-1", "'a b'", "'it'\\''s'", "''"]);
+        assert_eq!(
+            ["/a/b-1", "a b", "it's", ""].map(quote_for_shell),
+            ["/a/b-1", "'a b'", "'it'\\''s'", "''"]
+        );
     }
 }

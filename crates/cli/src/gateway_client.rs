@@ -28,7 +28,7 @@ pub(crate) async fn connect_to_org(
     args: GatewayArgs,
     org: Option<&str>,
 ) -> Result<Client, Failure> {
-    let (url, token) = named(args)?;
+    let (url, token) = named_gateway(args)?;
     if let (Some(url), Some(token)) = (&url, &token) {
         return Ok(Client::new(url.clone(), token)?);
     }
@@ -49,7 +49,7 @@ pub(crate) async fn connect_to_org(
 /// The client of a shell completion: like [`connect`], but only if the command line, the settings or a login name a
 /// gateway; otherwise the database of this machine answers.
 pub(crate) fn remote(args: GatewayArgs) -> Option<Client> {
-    let (url, token) = named(args).ok()?;
+    let (url, token) = named_gateway(args).ok()?;
     let saved = LoginContexts::load().unwrap_or_default();
     let login = match &url {
         Some(url) => saved.for_url(url),
@@ -60,7 +60,7 @@ pub(crate) fn remote(args: GatewayArgs) -> Option<Client> {
 }
 
 /// The address and the credential that options or settings name.
-fn named(args: GatewayArgs) -> Result<(Option<Url>, Option<SecretString>), Failure> {
+fn named_gateway(args: GatewayArgs) -> Result<(Option<Url>, Option<SecretString>), Failure> {
     let environment = config::environment();
     let setting = |name: &str| environment.get(name).filter(|value| !value.is_empty()).cloned();
     let url = match args.url {

@@ -159,7 +159,7 @@ pub(crate) async fn logout(context: &Context, name: Option<String>) -> Result<()
     let name = name.or_else(|| saved.current.clone());
     let name =
         name.ok_or_else(|| Failure::failed("nobody is logged in: `proliferate context ls` shows logins"))?;
-    let login = saved.remove(&name).ok_or_else(|| unknown(&name))?;
+    let login = saved.remove(&name).ok_or_else(|| unknown_login(&name))?;
     saved.save()?;
     let revoked = if let Some(key) = login.key_id {
         let client = Client::new(login.url.clone(), &login.key)?;
@@ -178,7 +178,7 @@ pub(crate) async fn logout(context: &Context, name: Option<String>) -> Result<()
     Ok(())
 }
 
-fn unknown(name: &str) -> Failure {
+fn unknown_login(name: &str) -> Failure {
     Failure::failed(format!("there is no login {name:?}: `proliferate context ls` shows them"))
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn context(context: &Context, command: ContextCommand) -> Result<(), 
                 .result(&json!({ "context": name }), "commands use the data directory of this machine");
         }
         ContextCommand::Use { name } => {
-            let url = saved.get(&name).map(|one| one.url.clone()).ok_or_else(|| unknown(&name))?;
+            let url = saved.get(&name).map(|one| one.url.clone()).ok_or_else(|| unknown_login(&name))?;
             saved.current = Some(name.clone());
             saved.save()?;
             context

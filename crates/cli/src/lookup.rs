@@ -273,7 +273,7 @@ mod tests {
         Candidate::new(format!("{begin}-0000-4000-8000-000000000000").parse().unwrap(), [name.to_owned()])
     }
 
-    fn picked(wanted: &str, all: &[Candidate<SessionId>]) -> Result<String, String> {
+    fn pick_session(wanted: &str, all: &[Candidate<SessionId>]) -> Result<String, String> {
         let found = pick(Kind("thing", "things ls"), wanted, all);
         found.map(|id| id.to_string()[..8].to_owned()).map_err(|error| error.to_string())
     }
@@ -286,13 +286,13 @@ mod tests {
             ("ADA@example.com", "12345678"),
             ("1234F", "1234ffff"),
         ] {
-            assert_eq!(picked(wanted, &all).as_deref(), Ok(found), "{wanted}");
+            assert_eq!(pick_session(wanted, &all).as_deref(), Ok(found), "{wanted}");
         }
-        let many = picked("1234", &all).unwrap_err();
+        let many = pick_session("1234", &all).unwrap_err();
         assert!(many.contains("12345678-") && many.contains("1234ffff-") && many.contains("ada@"), "{many}");
-        assert!(picked("bob", &all).unwrap_err().contains("00000007-"));
+        assert!(pick_session("bob", &all).unwrap_err().contains("00000007-"));
         for none in ["eve", "123", ""] {
-            assert!(picked(none, &all).unwrap_err().contains("`things ls`"), "{none}");
+            assert!(pick_session(none, &all).unwrap_err().contains("`things ls`"), "{none}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<(), Failure> {
     match command {
         SecretsCommand::Set { key, value, purpose, owner } => {
-            let value = if value == "-" { trimmed(read(Path::new("-"))?) } else { value };
+            let value = if value == "-" { strip_line_break(read(Path::new("-"))?) } else { value };
             let created = set(context, &owner, purpose, &[(key.clone(), value)]).await? == 1;
             let verb = if created { "stored" } else { "replaced" };
             context.out.result(&json!({ "key": key, "created": created }), &format!("{key} {verb}"));
@@ -133,7 +133,7 @@ fn read(file: &Path) -> Result<String, Failure> {
 }
 
 /// Removes the trailing line break: `echo` adds it, and it is not part of the secret.
-fn trimmed(mut text: String) -> String {
+fn strip_line_break(mut text: String) -> String {
     let end = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text).len());
     if let Some(end) = end {
         text.truncate(end);

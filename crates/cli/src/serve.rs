@@ -33,7 +33,7 @@ pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failu
     } else {
         print_welcome(context, &gateway, link.as_ref());
     }
-    if let Some(warning) = exposed(&gateway) {
+    if let Some(warning) = plain_http_warning(&gateway) {
         warn(&warning);
     }
     serve_until_stopped(context, gateway, life, stop_agents).await
@@ -46,7 +46,7 @@ pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     for problem in doctor::startup_problems(&context.config).await {
         tracing::warn!(check = problem.name, remedy = problem.remedy, "{}", problem.detail);
     }
-    if let Some(warning) = exposed(&gateway) {
+    if let Some(warning) = plain_http_warning(&gateway) {
         tracing::warn!("{warning}");
     }
     let first = gateway.first_owner.as_ref();
@@ -169,7 +169,7 @@ fn listening(gateway: &Gateway) -> String {
 }
 
 /// A warning if other machines can reach the gateway over plain HTTP.
-fn exposed(gateway: &Gateway) -> Option<String> {
+fn plain_http_warning(gateway: &Gateway) -> Option<String> {
     let address = gateway.address()?;
     let public = &gateway.app.public_url;
     (!address.ip().is_loopback() && public.scheme() == "http").then(|| {

@@ -121,11 +121,13 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
             classify_v4(ipv4_from(high, low))
         }
         // IPv4-compatible, IPv4-translated, 6to4.
-        [0, 0, 0, 0, 0 | 0xffff, 0, high, low] | [0x2002, high, low, ..] => embedded(ipv4_from(high, low)),
+        [0, 0, 0, 0, 0 | 0xffff, 0, high, low] | [0x2002, high, low, ..] => {
+            classify_embedded(ipv4_from(high, low))
+        }
         // Teredo: the server's address in the clear, the client's with inverted bits.
         [0x2001, 0, server_high, server_low, _, _, high, low] => {
-            match embedded(ipv4_from(server_high, server_low)) {
-                Class::Tunnelled => embedded(ipv4_from(!high, !low)),
+            match classify_embedded(ipv4_from(server_high, server_low)) {
+                Class::Tunnelled => classify_embedded(ipv4_from(!high, !low)),
                 found => found,
             }
         }
@@ -146,7 +148,7 @@ fn ipv4_from(high: u16, low: u16) -> Ipv4Addr {
 }
 
 /// The class of the embedded address if that is not public; otherwise the tunnel itself is the reason to refuse.
-fn embedded(address: Ipv4Addr) -> AddressClass {
+fn classify_embedded(address: Ipv4Addr) -> AddressClass {
     match classify_v4(address) {
         AddressClass::Public => AddressClass::Tunnelled,
         found => found,

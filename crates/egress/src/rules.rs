@@ -102,7 +102,7 @@ impl Rules {
     pub fn allow(mut self, entry: &str) -> Result<Self, RuleError> {
         let rule = HostRule::parse(entry)?;
         if rule.ports.as_ref().is_some_and(|ports| ports.contains(&BLOCKED_PORT)) {
-            return Err(RuleError::PortBlocked(printable(entry)));
+            return Err(RuleError::PortBlocked(escape_entry(entry)));
         }
         self.allow.push(rule);
         Ok(self)
@@ -118,9 +118,9 @@ impl Rules {
     /// for an address it permits exactly that one. Metadata addresses stay refused.
     pub fn allow_private(mut self, entry: &str) -> Result<Self, RuleError> {
         let exception = Target::parse(entry, None)
-            .map_err(|problem| RuleError::Exception { entry: printable(entry), problem })?;
+            .map_err(|problem| RuleError::Exception { entry: escape_entry(entry), problem })?;
         if exception.port == BLOCKED_PORT {
-            return Err(RuleError::PortBlocked(printable(entry)));
+            return Err(RuleError::PortBlocked(escape_entry(entry)));
         }
         self.private.push(exception);
         Ok(self)
@@ -175,7 +175,7 @@ impl AllowReason {
 impl HostRule {
     /// Parses `host`, `*.host` or `*`, with an optional `:port` or `:first-last`.
     pub fn parse(entry: &str) -> Result<Self, RuleError> {
-        let wrong = |problem| RuleError::Entry { entry: printable(entry), problem };
+        let wrong = |problem| RuleError::Entry { entry: escape_entry(entry), problem };
         let (host, ports) = split_port(entry);
         let ports = ports.map(parse_ports).transpose().map_err(wrong)?;
         let hosts = match host.strip_prefix("*.") {
@@ -222,7 +222,7 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, TargetError> {
 }
 
 /// Makes the entry safe to show in a message: no control characters, limited length.
-fn printable(entry: &str) -> String {
+fn escape_entry(entry: &str) -> String {
     entry.chars().filter(|letter| !letter.is_control()).take(100).collect()
 }
 

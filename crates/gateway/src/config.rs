@@ -156,7 +156,7 @@ impl Config {
             egress_keep: r.required("EGRESS_KEEP_DAYS", values::days)?,
             questions: QuestionTimes {
                 lifetime: r.required("QUESTION_LIFETIME_DAYS", values::days)?,
-                idle_grace: r.required("QUESTION_IDLE_GRACE_SECONDS", values::grace)?,
+                idle_grace: r.required("QUESTION_IDLE_GRACE_SECONDS", values::grace_period)?,
             },
             jwt_secret,
             service_secret,

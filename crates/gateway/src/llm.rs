@@ -110,7 +110,7 @@ impl Llm {
     /// The highest price that a request for this model name can cost. Where a budget applies, a model without a price
     /// is refused.
     pub(crate) fn price(&self, prices: &Prices, model: &str) -> Result<Price, NoPrice> {
-        match prices.dearest(model) {
+        match prices.highest_price(model) {
             None if self.costs() => Err(NoPrice(model.chars().take(LONGEST_NAME).collect())),
             price => Ok(price.unwrap_or_default()),
         }

@@ -77,8 +77,8 @@ impl Model {
     }
 
     fn find(&self, request: &Request) -> Option<Step> {
-        let prompt = searchable(&request.prompt);
-        let system = searchable(&request.system);
+        let prompt = normalize_words(&request.prompt);
+        let system = normalize_words(&request.system);
         let rule = self.script.rules.iter().find(|rule| rule.matches(&prompt, &system))?;
         let beyond = || rule.steps.iter().rfind(|step| step.ends_turn());
         let step = rule.steps.get(request.step).or_else(beyond).cloned();
@@ -107,7 +107,7 @@ impl Model {
 
 /// Lower case with single spaces, and one at each end, so that the phrase `" ls "` matches only the whole
 /// word.
-fn searchable(text: &str) -> String {
+fn normalize_words(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     format!(" {} ", words.join(" ").to_lowercase())
 }

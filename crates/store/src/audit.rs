@@ -12,7 +12,7 @@ use sqlx::{Sqlite, Transaction};
 use uuid::Uuid;
 
 use crate::db::Db;
-use crate::ledger_event::{hash, whole};
+use crate::ledger_event::{hash, non_negative};
 use crate::row::from_row;
 use crate::run::run_columns;
 use crate::{KeptCheckpoint, OrgActionMode, OverrideGrant, Run, SafetyLock, Store, StoreError};
@@ -95,8 +95,8 @@ pub struct ArtifactRow {
 from_row!(EventRow, row => EventRow {
     entry: Entry {
         chain: Chain::new(row.try_get::<String, _>("chain")?).map_err(|e| sqlx::Error::Decode(e.into()))?,
-        sequence: whole(row.try_get("sequence")?)?,
-        position: whole(row.try_get("position")?)?,
+        sequence: non_negative(row.try_get("sequence")?)?,
+        position: non_negative(row.try_get("position")?)?,
         prev_hash: hash(row.try_get("prev_hash")?)?,
         hash: hash(row.try_get("hash")?)?,
         record: row.try_get("record")?,
@@ -196,7 +196,7 @@ impl AuditReader {
     /// The number of runs. Reads only an index.
     pub async fn count_runs(&mut self) -> Result<u64, StoreError> {
         let runs: i64 = ask!(self, c => sqlx::query_scalar("SELECT count(*) FROM runs").fetch_one(c).await)?;
-        Ok(whole(runs)?)
+        Ok(non_negative(runs)?)
     }
 
     /// A run whose events are not at the positions that it references.

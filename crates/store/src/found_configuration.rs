@@ -78,10 +78,10 @@ impl Store {
             if all.is_empty() {
                 return Ok(None);
             }
-            let chosen = chosen(all, named.as_deref())?;
+            let chosen = select_repos(all, named.as_deref())?;
             let links: Vec<(Uuid, Uuid)> = sqlx::query_as(LINKS).bind(org).fetch_all(&mut *tx).await?;
             let exactly = named.is_some().then_some(chosen.as_slice());
-            if let Some(id) = fitting(&links, exactly) {
+            if let Some(id) = find_matching_configuration(&links, exactly) {
                 let configuration = sqlx::query_as(ONE).bind(org).bind(id).fetch_one(&mut *tx).await?;
                 return Ok(Some(FoundConfiguration { configuration, is_new: false }));
             }
@@ -135,7 +135,10 @@ impl Store {
 }
 
 /// Selects the wanted repositories. One of another organization does not exist here.
-fn chosen(all: Vec<(Uuid, String)>, wanted: Option<&[RepoId]>) -> Result<Vec<(Uuid, String)>, StoreError> {
+fn select_repos(
+    all: Vec<(Uuid, String)>,
+    wanted: Option<&[RepoId]>,
+) -> Result<Vec<(Uuid, String)>, StoreError> {
     let Some(wanted) = wanted else { return Ok(all) };
     let wanted: BTreeSet<Uuid> = wanted.iter().map(|id| id.uuid()).collect();
     let chosen: Vec<_> = all.into_iter().filter(|(id, _)| wanted.contains(id)).collect();
@@ -143,7 +146,7 @@ fn chosen(all: Vec<(Uuid, String)>, wanted: Option<&[RepoId]>) -> Result<Vec<(Uu
 }
 
 /// The first configuration with exactly these repositories, or the first of all.
-fn fitting(links: &[(Uuid, Uuid)], exactly: Option<&[(Uuid, String)]>) -> Option<Uuid> {
+fn find_matching_configuration(links: &[(Uuid, Uuid)], exactly: Option<&[(Uuid, String)]>) -> Option<Uuid> {
     let Some(exactly) = exactly else { return links.first().map(|(configuration, _)| *configuration) };
     let wanted: BTreeSet<Uuid> = exactly.iter().map(|(repo, _)| *repo).collect();
     links

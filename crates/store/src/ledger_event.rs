@@ -56,8 +56,8 @@ struct EntryRow(Entry);
 
 from_row!(EntryRow, row => EntryRow(Entry {
     chain: Chain::new(row.try_get::<String, _>("chain")?).map_err(|e| sqlx::Error::Decode(e.into()))?,
-    sequence: whole(row.try_get("sequence")?)?,
-    position: whole(row.try_get("position")?)?,
+    sequence: non_negative(row.try_get("sequence")?)?,
+    position: non_negative(row.try_get("position")?)?,
     prev_hash: hash(row.try_get("prev_hash")?)?,
     hash: hash(row.try_get("hash")?)?,
     record: row.try_get("record")?,
@@ -70,7 +70,7 @@ pub(crate) fn hash(text: &str) -> sqlx::Result<Hash> {
     text.parse().map_err(|error: ledger::HashError| sqlx::Error::Decode(error.into()))
 }
 
-pub(crate) fn whole(number: i64) -> sqlx::Result<u64> {
+pub(crate) fn non_negative(number: i64) -> sqlx::Result<u64> {
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
@@ -176,7 +176,7 @@ impl Store {
     pub async fn ledger_size(&self) -> Result<u64, StoreError> {
         const SQL: &str = "SELECT size FROM ledger_tree WHERE id = 1";
         let size: i64 = read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?;
-        Ok(whole(size)?)
+        Ok(non_negative(size)?)
     }
 
     /// The record of the policy that was loaded last, on any instance. A change of the safety lock is also a policy change, but

@@ -117,7 +117,7 @@ fn check(context: &Context, file: &Path, key: Option<&Path>) -> Result<(), Failu
         serde_json::from_str(&read_text(file)?).map_err(|_| wrong("this is no proof of a ledger"))?;
     let sentence = match proof {
         Proof::Inclusion { record, checkpoint, path } => {
-            let checkpoint = signed(&checkpoint, key.as_ref()).map_err(|what| wrong(&what))?;
+            let checkpoint = parse_checkpoint(&checkpoint, key.as_ref()).map_err(|what| wrong(&what))?;
             let entry = Entry::from_line(record.as_bytes())
                 .ok_or_else(|| wrong("the record does not have the hash it says: it was changed"))?;
             if !verify_inclusion(&entry.hash, entry.position, checkpoint.size, &checkpoint.root, &path) {
@@ -126,8 +126,8 @@ fn check(context: &Context, file: &Path, key: Option<&Path>) -> Result<(), Failu
             format!("record {} is in the ledger of {} records", entry.position, checkpoint.size)
         }
         Proof::Consistency { old, new, path } => {
-            let old = signed(&old, key.as_ref()).map_err(|what| wrong(&what))?;
-            let new = signed(&new, key.as_ref()).map_err(|what| wrong(&what))?;
+            let old = parse_checkpoint(&old, key.as_ref()).map_err(|what| wrong(&what))?;
+            let new = parse_checkpoint(&new, key.as_ref()).map_err(|what| wrong(&what))?;
             if !verify_consistency((old.size, &old.root), (new.size, &new.root), &path) {
                 return Err(wrong("the proof does not lead from the one checkpoint to the other"));
             }
@@ -142,7 +142,7 @@ fn check(context: &Context, file: &Path, key: Option<&Path>) -> Result<(), Failu
 }
 
 /// Parses exactly one checkpoint and, if a key is given, verifies its signature.
-fn signed(text: &str, key: Option<&PublicKey>) -> Result<Checkpoint, String> {
+fn parse_checkpoint(text: &str, key: Option<&PublicKey>) -> Result<Checkpoint, String> {
     let mut found = Checkpoint::parse_all(text).map_err(|error| error.to_string())?;
     let checkpoint = found.pop().filter(|_| found.is_empty()).ok_or("one checkpoint is needed")?;
     if key.is_some_and(|key| !checkpoint.is_signed_by(key)) {

@@ -46,7 +46,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
     let key = args.key.as_deref().map(read_key).transpose()?;
     let spinner = context.out.spinner("verifying the ledger");
     let verified = match &args.export {
-        Some(folder) => exported(folder, args.checkpoint.as_deref(), key, &spinner),
+        Some(folder) => verify_export(folder, args.checkpoint.as_deref(), key, &spinner),
         None => live(context, args.checkpoint.as_deref(), key, &spinner).await,
     };
     spinner.finish_and_clear();
@@ -89,7 +89,7 @@ fn report(context: &Context, VerificationSuccess { report, live_rows, remark }: 
 }
 
 /// Verifies an export without a database, in constant memory: all lines share one buffer.
-fn exported(
+fn verify_export(
     folder: &Path,
     checkpoint: Option<&Path>,
     key: Option<PublicKey>,

@@ -21,7 +21,7 @@ const BROWSER: &str =
 pub(super) fn data_dir(config: &Config) -> Finding {
     const NAME: &str = "data dir";
     let dir = &config.data_dir;
-    let (there, detail) = match existing(dir) {
+    let (there, detail) = match nearest_existing_folder(dir) {
         there if there == dir => (there, dir.display().to_string()),
         there => (there, format!("{} will be made at the first start", dir.display())),
     };
@@ -34,14 +34,14 @@ pub(super) fn data_dir(config: &Config) -> Finding {
 }
 
 /// The folder, or its nearest ancestor that exists.
-fn existing(dir: &Path) -> &Path {
+fn nearest_existing_folder(dir: &Path) -> &Path {
     dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Checks that there is enough disk space for the database, the ledger and the sandbox files.
 pub(super) fn disk(config: &Config) -> Finding {
     const NAME: &str = "disk space";
-    let stat = match rustix::fs::statvfs(existing(&config.data_dir)) {
+    let stat = match rustix::fs::statvfs(nearest_existing_folder(&config.data_dir)) {
         Ok(stat) => stat,
         Err(error) => return Finding::bad(NAME, error.to_string(), WRITABLE),
     };

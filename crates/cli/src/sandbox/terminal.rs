@@ -24,7 +24,7 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     let program = exec.argv.first().cloned().unwrap_or_default();
     let handle = inside.exec(exec).await?;
     let raw = pty.and_then(|_| Raw::enter());
-    let ended = pass(handle, &program).await;
+    let ended = forward_program(handle, &program).await;
     drop(raw);
     Ok(ExitCode::from(match ended? {
         ExitReason::Exit(code) => u8::try_from(code).unwrap_or(1),
@@ -34,7 +34,7 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
 }
 
 /// The exit codes of a shell for a program that does not exist or is not executable.
-fn unstarted(error: ClientError, program: &str) -> Failure {
+fn start_failure(error: ClientError, program: &str) -> Failure {
     match error {
         ClientError::Refused(refusal) if refusal.code == Code::NotFound => {
             Failure::program(format!("{program}: command not found in the sandbox"), false)
@@ -47,7 +47,7 @@ fn unstarted(error: ClientError, program: &str) -> Failure {
 }
 
 /// Forwards bytes and signals until the program has ended.
-async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> {
+async fn forward_program(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> {
     let ExecHandle { mut stdin, mut output, mut control } = handle;
     let feeding = tokio::spawn(async move {
         let (mut from, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);
@@ -62,9 +62,9 @@ async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> 
     let mut stop_requested = false;
     let ended = loop {
         tokio::select! {
-            next = output.next() => match next.map_err(|error| unstarted(error, program))? {
+            next = output.next() => match next.map_err(|error| start_failure(error, program))? {
                 Some((lane, bytes)) => print(lane, &bytes).await,
-                None => break output.done().await.map_err(|error| unstarted(error, program))?.ended,
+                None => break output.done().await.map_err(|error| start_failure(error, program))?.ended,
             },
             event = signals.next() => {
                 let sent = match event {

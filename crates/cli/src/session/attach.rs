@@ -104,7 +104,7 @@ impl<'a> AttachedSession<'a> {
                     Some(text) => self.send_prompt(text).await?,
                     None => lines = None,
                 },
-                _ = interrupts.recv() => if self.interrupted().await? { break },
+                _ = interrupts.recv() => if self.handle_interrupt().await? { break },
             }
         }
         self.screen.finish();
@@ -123,10 +123,10 @@ impl<'a> AttachedSession<'a> {
                 event = self.stream.next() => self.handle_event(event)?,
                 typed = editor.next(), if editor.waits() || self.turns.are_idle() => match typed {
                     InputEvent::Line(text) => self.send_prompt(text).await?,
-                    InputEvent::Interrupt => if self.interrupted().await? { break },
+                    InputEvent::Interrupt => if self.handle_interrupt().await? { break },
                     InputEvent::End => break,
                 },
-                _ = interrupts.recv() => if self.interrupted().await? { break },
+                _ = interrupts.recv() => if self.handle_interrupt().await? { break },
             }
         }
         self.screen.finish();
@@ -146,7 +146,7 @@ impl<'a> AttachedSession<'a> {
         while self.outcome == PromptOutcome::Pending {
             tokio::select! {
                 event = self.stream.next() => self.handle_event(event)?,
-                _ = interrupts.recv() => if self.interrupted().await? { return Ok(ExitCode::FAILURE) },
+                _ = interrupts.recv() => if self.handle_interrupt().await? { return Ok(ExitCode::FAILURE) },
             }
         }
         self.screen.finish();
@@ -169,7 +169,7 @@ impl<'a> AttachedSession<'a> {
 
     /// Handles Ctrl-C: the first one cancels the running turn, or the typed line at an idle prompt. Returns `true` if the
     /// program should exit.
-    async fn interrupted(&mut self) -> Result<bool, Failure> {
+    async fn handle_interrupt(&mut self) -> Result<bool, Failure> {
         if self.interrupt != Interrupt::None {
             return Ok(true);
         }

@@ -118,13 +118,13 @@ pub(super) async fn diff(context: &Context, client: &Client, args: DiffArgs) -> 
         if several {
             line(&format!("{BOLD}{}{BOLD:#}", clean(&repo.path)));
         }
-        clean(&repo.diff).lines().for_each(|text| line(&coloured(text)));
+        clean(&repo.diff).lines().for_each(|text| line(&colour_diff_line(text)));
     }
     Ok(())
 }
 
 /// Colours a line of a diff as git does. Pipes get no colours.
-fn coloured(text: &str) -> String {
+fn colour_diff_line(text: &str) -> String {
     let style = match text.as_bytes() {
         [b'+', b'+', b'+', ..] | [b'-', b'-', b'-', ..] | [b'd', b'i', b'f', b'f', ..] => BOLD,
         [b'+', ..] => GREEN,

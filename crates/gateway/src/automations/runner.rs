@@ -103,7 +103,7 @@ impl Runner {
         }
         for run in store.runs_without_session(TOGETHER).await? {
             let reason = match run.session_id {
-                Some(session) => self.loss(session).await?,
+                Some(session) => self.loss_reason(session).await?,
                 None => continue,
             };
             self.end_run(&run, RunStep::SessionLost, &reason).await?;
@@ -112,7 +112,7 @@ impl Runner {
     }
 
     /// Why a session cannot go on.
-    async fn loss(&self, session: SessionId) -> Result<String, StoreError> {
+    async fn loss_reason(&self, session: SessionId) -> Result<String, StoreError> {
         let record = self.automations.store.session_any(session).await?;
         Ok(match record {
             None => "its session was deleted".to_owned(),

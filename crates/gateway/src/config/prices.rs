@@ -46,7 +46,7 @@ impl Prices {
 
     /// The highest price that a request for this model name can cost. A model without an entry of its own may answer
     /// under a name that has one.
-    pub(crate) fn dearest(&self, model: &str) -> Option<Price> {
+    pub(crate) fn highest_price(&self, model: &str) -> Option<Price> {
         let dearer = |one: Price, other: &(String, Price)| Price {
             input: one.input.max(other.1.input),
             output: one.output.max(other.1.output),
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_name_without_a_price_of_its_own_may_be_any_models() {
         let dearest = |prices: &str, model: &str| {
-            let price = Prices::parse(prices).unwrap().dearest(model);
+            let price = Prices::parse(prices).unwrap().highest_price(model);
             price.map(|price| (price.input / MILLION, price.output / MILLION))
         };
         assert_eq!(dearest("opus=5/25,*=3/15", "opus-4"), Some((5, 25)));

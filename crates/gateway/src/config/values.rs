@@ -168,7 +168,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses seconds for comparisons of the wall clock.
-pub(super) fn grace(text: &str) -> Result<TimeDelta, String> {
+pub(super) fn grace_period(text: &str) -> Result<TimeDelta, String> {
     TimeDelta::from_std(seconds(text)?).map_err(|error| error.to_string())
 }
 

@@ -97,7 +97,7 @@ pub(super) async fn change(
     if let Some(model) = request.model.take() {
         request.model = Some(stored_model(&app, model).await?);
     }
-    let (settings, secret) = changed(&app, id, known.settings.clone(), request)?;
+    let (settings, secret) = apply_change(&app, id, known.settings.clone(), request)?;
     check(&app, admin.org, &settings).await?;
     save_secret(&app, &admin, id, secret.as_ref()).await?;
     let removed = known.settings.webhook.filter(|_| settings.webhook.is_none());
@@ -224,7 +224,7 @@ fn schedule(cron: SetCron, enabled: bool, now: DateTime<Utc>) -> Result<CronTrig
 }
 
 /// The settings after a change. Enabling an automation does not make up for firings while it was disabled.
-fn changed(
+fn apply_change(
     app: &AppState,
     id: AutomationId,
     known: AutomationSettings,

@@ -44,7 +44,7 @@ const PARSED_AT_ONCE: usize = 256 * 1024;
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     ledger::check(bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    serde_path_to_error::deserialize(&mut reader).map_err(|error| misshapen(&error))
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| shape_error(&error))
 }
 
 /// The shares that a request holds until it is answered: a slot, and the memory of its body.
@@ -85,7 +85,7 @@ fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
 }
 
 /// The error for a body of the wrong shape: names the field and what is expected there.
-fn misshapen(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+fn shape_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     ApiError::misshapen(explain(&error.path().to_string(), &error.inner().to_string(), "The body"))
 }
 
@@ -215,7 +215,7 @@ mod tests {
         let text = body.to_string();
         let mut reader = serde_json::Deserializer::from_str(&text);
         let error = serde_path_to_error::deserialize::<_, CreateSession>(&mut reader).unwrap_err();
-        misshapen(&error).told().1.to_owned()
+        shape_error(&error).status_and_text().1.to_owned()
     }
 
     #[test]

@@ -133,7 +133,7 @@ pub(super) async fn show(
     user: User,
     Path(code): Path<String>,
 ) -> Result<Json<WaitingDeviceLogin>, ApiError> {
-    let login = waiting(&app, &user, &code).await?;
+    let login = find_undecided_login(&app, &user, &code).await?;
     Ok(Json(WaitingDeviceLogin {
         user_code: login.user_code,
         client_name: login.client_name,
@@ -151,7 +151,7 @@ pub(super) async fn approve(
     user: User,
     Path(code): Path<String>,
 ) -> Result<Json<OkReply>, ApiError> {
-    let login = waiting(&app, &user, &code).await?;
+    let login = find_undecided_login(&app, &user, &code).await?;
     app.store.decide_device_login(&login.user_code, Some((user.org, user.id)), app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
@@ -165,13 +165,13 @@ pub(super) async fn deny(
     user: User,
     Path(code): Path<String>,
 ) -> Result<Json<OkReply>, ApiError> {
-    let login = waiting(&app, &user, &code).await?;
+    let login = find_undecided_login(&app, &user, &code).await?;
     app.store.decide_device_login(&login.user_code, None, app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
 
 /// The undecided login with this code. Looking one up counts, so that codes cannot be guessed.
-async fn waiting(app: &AppState, user: &User, code: &str) -> Result<DeviceLogin, ApiError> {
+async fn find_undecided_login(app: &AppState, user: &User, code: &str) -> Result<DeviceLogin, ApiError> {
     app.shares.device_logins.take(Party::user(user.id, user.org), 1)?;
     let code = code.trim().to_ascii_uppercase();
     let found = if text::is_line(&code, MAX_NAME) {

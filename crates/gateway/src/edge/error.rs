@@ -324,7 +324,7 @@ impl From<VaultError> for ApiError {
 
 impl ApiError {
     /// The status and text that the client would get.
-    pub(super) fn told(&self) -> (StatusCode, &str) {
+    pub(super) fn status_and_text(&self) -> (StatusCode, &str) {
         (self.status, &self.body.error)
     }
 
@@ -334,7 +334,7 @@ impl ApiError {
     }
 
     /// Logs the cause, and returns the status and body for the client.
-    pub(super) fn tell(self) -> (StatusCode, ErrorBody) {
+    pub(super) fn log_and_split(self) -> (StatusCode, ErrorBody) {
         if let Some(cause) = &self.cause {
             tracing::error!(status = self.status.as_u16(), cause, "{}", self.body.error);
         }
@@ -356,7 +356,7 @@ impl Reason {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let retry_after = self.retry_after();
-        let (status, body) = self.tell();
+        let (status, body) = self.log_and_split();
         let mut response = (status, Extension(Reason::of(&body)), Json(body)).into_response();
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
@@ -370,7 +370,7 @@ pub(super) struct PlainText(pub(super) ApiError);
 
 impl IntoResponse for PlainText {
     fn into_response(self) -> Response {
-        let (status, body) = self.0.tell();
+        let (status, body) = self.0.log_and_split();
         let reason = Reason::of(&body);
         let text = format!("{}\n", reason.0);
         (status, Extension(reason), text).into_response()
@@ -392,12 +392,12 @@ mod tests {
             (HubError::Gone, "the session was given up: try again"),
             (StoreError::Fenced.into(), "another instance has it now: try again"),
         ] {
-            let (status, body) = ApiError::from(error).tell();
+            let (status, body) = ApiError::from(error).log_and_split();
             assert_eq!((status.as_u16(), body.error.as_str()), (503, "Session not available"));
             assert_eq!(body.details, Some(json!({ "reason": reason })));
         }
         for error in [HubError::Deleted, StoreError::Missing("this session").into()] {
-            assert_eq!(ApiError::from(error).tell().0.as_u16(), 404);
+            assert_eq!(ApiError::from(error).log_and_split().0.as_u16(), 404);
         }
     }
 }

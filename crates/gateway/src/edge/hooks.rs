@@ -40,7 +40,7 @@ pub(super) async fn receive(
     let id: Option<AutomationId> = id.parse().ok();
     let (automation, delivery) = match authenticate(&app, id, &parts.headers, &content).await? {
         Ok(verified) => verified,
-        Err(rejection) => return Err(refused(id, rejection)),
+        Err(rejection) => return Err(count_refusal(id, rejection)),
     };
     let not_json = || ApiError::invalid_json("The body is not JSON");
     serde_json::from_slice::<IgnoredAny>(&content).map_err(|_| not_json())?;
@@ -51,7 +51,7 @@ pub(super) async fn receive(
     let hooked = app.automations.webhook(&automation, delivery, payload).await?;
     let scheme = automation.settings.webhook.as_ref().map(|webhook| webhook.scheme);
     if hooked.duplicate && scheme == Some(WebhookScheme::Generic) {
-        return Err(refused(Some(automation.id), Rejection::Replayed));
+        return Err(count_refusal(Some(automation.id), Rejection::Replayed));
     }
     let started = hooked.run.is_some() && !hooked.duplicate;
     let status = if started { StatusCode::ACCEPTED } else { StatusCode::OK };
@@ -93,7 +93,7 @@ async fn secret(
 }
 
 /// Counts and logs a refused request.
-fn refused(id: Option<AutomationId>, rejection: Rejection) -> ApiError {
+fn count_refusal(id: Option<AutomationId>, rejection: Rejection) -> ApiError {
     let reason = rejection.as_str();
     metrics::counter!("proliferate_webhooks_refused_total", "reason" => reason).increment(1);
     tracing::warn!(automation = ?id, reason, "a webhook was refused");

@@ -62,7 +62,7 @@ async fn perform(
 
 /// Records a refused request in the ledger, and returns the refusal.
 async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError {
-    let (status, problem) = refusal.told();
+    let (status, problem) = refusal.status_and_text();
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         return refusal;
     }

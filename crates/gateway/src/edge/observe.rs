@@ -38,7 +38,7 @@ pub(super) async fn observe(State(app): State<AppState>, mut request: Request, n
     let labels = [("route", route), ("method", label(&method).to_owned()), ("status", status.to_string())];
     metrics::counter!("proliferate_http_requests_total", &labels).increment(1);
     response.headers_mut().insert(REQUEST_ID, id);
-    harden(&mut response);
+    add_security_headers(&mut response);
     response
 }
 
@@ -58,7 +58,7 @@ fn label(method: &Method) -> &str {
 
 /// Adds the security headers of every response: a browser must not guess content types, send our URLs as referrer,
 /// frame our pages, or cache responses.
-fn harden(response: &mut Response) {
+fn add_security_headers(response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

@@ -35,13 +35,13 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let query = axum::extract::Query::from_request_parts(parts, app).await;
-        query.map(|query| Self(query.0)).map_err(|error| misshapen(&error))
+        query.map(|query| Self(query.0)).map_err(|error| shape_error(&error))
     }
 }
 
 /// The error for a malformed query: names the parameter and what is expected. The deserializer reports
 /// `name: what is wrong with the value`.
-fn misshapen(error: &QueryRejection) -> ApiError {
+fn shape_error(error: &QueryRejection) -> ApiError {
     let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     let (path, problem) = match text.split_once(": ") {
         Some((path, problem)) if path.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {

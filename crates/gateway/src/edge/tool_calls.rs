@@ -34,7 +34,7 @@ impl FromRequest<AppState> for Raw {
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Self::Rejection> {
         let (parts, content) = request.into_parts();
         let read = body::read(app, &parts, content, app.config.max_body_bytes).await;
-        Ok(Self(read.map_err(|error| error.tell().0)))
+        Ok(Self(read.map_err(|error| error.log_and_split().0)))
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Re
     };
     match read {
         Ok(call) => Ok(answer(app.gate.call(call).await)),
-        Err((status, problem)) => Ok(unreadable(&app, attempt, status, &problem).await),
+        Err((status, problem)) => Ok(refuse_unparsed_body(&app, attempt, status, &problem).await),
     }
 }
 
@@ -83,7 +83,12 @@ fn too_many(retry_after: u64, body: impl serde::Serialize) -> Response {
 
 /// Refuses a body that is not a valid call. The refusal is recorded in the ledger with the fields that could be read,
 /// and no run is created.
-async fn unreadable(app: &AppState, attempt: Attempt, status: StatusCode, problem: &str) -> Response {
+async fn refuse_unparsed_body(
+    app: &AppState,
+    attempt: Attempt,
+    status: StatusCode,
+    problem: &str,
+) -> Response {
     let refused = app.gate.record_attempt(&attempt, Failure, problem).await;
     let (code, message) = match &refused {
         Ok(()) => (ToolErrorCode::InvalidRequest, problem.to_owned()),
@@ -224,7 +229,7 @@ async fn organization(
 
 /// Reads the id and the hash of an artifact reference. Its other fields are the caller's claims and are dropped; the
 /// gate looks them up.
-fn named(given: Value) -> Option<ArtifactRef> {
+fn parse_artifact_reference(given: Value) -> Option<ArtifactRef> {
     let given: ArtifactRef = serde_json::from_value(given).ok()?;
     is_name(given.artifact_id.as_str()).then(|| gate::unknown_reference(given.artifact_id, given.hash_sha256))
 }
@@ -236,7 +241,8 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         "system" => ActorClass::System,
         _ => return Err("actor.actor_type is agent, human or system".to_owned()),
     };
-    let artifacts: Option<Vec<ArtifactRef>> = request.input_artifacts.into_iter().map(named).collect();
+    let artifacts: Option<Vec<ArtifactRef>> =
+        request.input_artifacts.into_iter().map(parse_artifact_reference).collect();
     let artifacts = artifacts.ok_or("input_artifacts holds something that is no artifact_ref")?;
     let said = |field: &str| request.scope.get(field).and_then(Value::as_str).map(str::to_owned);
     let case = match (request.case_id, said("case_id")) {

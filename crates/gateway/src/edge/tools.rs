@@ -137,7 +137,7 @@ async fn read(
 /// Records a refused request as an attempt in the ledger, and returns the refusal. If it cannot be recorded, returns
 /// that error instead, so that the caller retries.
 async fn record(app: &AppState, caller: &Caller, tool: Option<String>, refusal: ApiError) -> ApiError {
-    let (status, problem) = refusal.told();
+    let (status, problem) = refusal.status_and_text();
     if status.is_server_error() {
         return refusal;
     }

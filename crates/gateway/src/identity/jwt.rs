@@ -104,7 +104,7 @@ impl Issuer {
 impl Issuer {
     /// The expiry of a token that we signed, if that is its only problem.
     pub fn expired(&self, token: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let claims = self.user.signed(token).or_else(|| self.service.signed(token))?;
+        let claims = self.user.verify_signature(token).or_else(|| self.service.verify_signature(token))?;
         let over = claims.exp.saturating_add(LEEWAY_SECONDS) <= now.timestamp();
         if over { DateTime::from_timestamp(claims.exp, 0) } else { None }
     }
@@ -123,11 +123,11 @@ impl Pair {
     }
 
     fn verify(&self, token: &str, now: DateTime<Utc>) -> Option<Claims> {
-        self.signed(token).filter(|claims| claims.hold_at(now.timestamp()))
+        self.verify_signature(token).filter(|claims| claims.hold_at(now.timestamp()))
     }
 
     /// The claims of a token with a valid signature, whether it has expired or not.
-    fn signed(&self, token: &str) -> Option<Claims> {
+    fn verify_signature(&self, token: &str) -> Option<Claims> {
         if names_extensions(token) {
             return None;
         }

@@ -46,7 +46,7 @@ impl Backend {
     /// Forwards one request and streams the response back.
     pub(super) async fn answer(&self, protocol: Protocol, request: ForwardedRequest<'_>) -> Response<Body> {
         match self {
-            Self::Scripted(model) => play(protocol, scripted(model, request).await).await,
+            Self::Scripted(model) => play_script(protocol, scripted(model, request).await).await,
             Self::Upstream(upstream) => {
                 let mut sent = upstream.request(request.method.clone(), request.path).body(request.body);
                 for name in protocol.request_headers() {
@@ -54,7 +54,7 @@ impl Backend {
                         sent = sent.header(*name, value);
                     }
                 }
-                pass(protocol, sent.send().await)
+                forward_response(protocol, sent.send().await)
             }
         }
     }
@@ -103,7 +103,7 @@ async fn scripted(model: &Arc<Model>, request: ForwardedRequest<'_>) -> Option<R
 }
 
 /// Streams a provider's response to the agent.
-fn pass(protocol: Protocol, answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
+fn forward_response(protocol: Protocol, answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
@@ -129,7 +129,7 @@ fn pass(protocol: Protocol, answer: reqwest::Result<reqwest::Response>) -> Respo
 }
 
 /// Streams the scripted model's response, with its delays and planned disconnects.
-async fn play(protocol: Protocol, reply: Option<Reply>) -> Response<Body> {
+async fn play_script(protocol: Protocol, reply: Option<Reply>) -> Response<Body> {
     let Some(reply) = reply else {
         return protocol.refusal(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error");
     };

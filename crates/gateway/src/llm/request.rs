@@ -132,7 +132,7 @@ impl ModelRequest {
 
     /// The worst-case cost in micro-dollars, or 0 if it is unknown.
     pub(crate) fn at_most(&self, prices: &Prices) -> i64 {
-        let known = self.bounds.as_ref().ok().zip(prices.dearest(&self.model));
+        let known = self.bounds.as_ref().ok().zip(prices.highest_price(&self.model));
         known.map_or(0, |(bounds, price)| bounds.cost(price, bounds.output.value).min(MOST_MICROS))
     }
 

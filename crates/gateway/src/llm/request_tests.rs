@@ -64,7 +64,7 @@ fn a_request_that_says_two_things_or_no_number_is_not_known() {
         Protocol::Messages,
         br#"{"model":"m","max_tokens":99999999999999999999999,"messages":[]}"#,
     );
-    let price = dollar_a_token().dearest("m").unwrap();
+    let price = dollar_a_token().highest_price("m").unwrap();
     assert!(matches!(request.fit(price, &left(MOST_MICROS, MOST_MICROS)), Ok(Fit::Lowered(_))));
     assert_eq!(request.at_most(&dollar_a_token()), MOST_MICROS);
 }
@@ -73,7 +73,7 @@ fn a_request_that_says_two_things_or_no_number_is_not_known() {
 fn a_request_is_unchanged_lowered_or_refused_by_the_remaining_budget() {
     let text = br#"{"model":"m","max_tokens":4000,"messages":[]}"#;
     let request = ModelRequest::of(Protocol::Messages, text);
-    let price = dollar_a_token().dearest("m").unwrap();
+    let price = dollar_a_token().highest_price("m").unwrap();
     let input = i64::try_from(text.len()).unwrap() * 1_250_000;
     let fit = |now: i64, alone: i64| {
         request.fit(price, &left(input + now * MILLION, input + alone * MILLION)).unwrap()

@@ -104,7 +104,7 @@ fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
     let words = std::iter::once(program.to_owned()).chain(launch.arguments);
     ServiceSpec {
         name: SERVICE.to_owned(),
-        command: format!("exec {}", words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")),
+        command: format!("exec {}", words.map(|word| quote_for_shell(&word)).collect::<Vec<_>>().join(" ")),
         cwd: Some(Place::workspace("")),
         env: launch.environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         restart: Restart::OnFailure,
@@ -130,6 +130,6 @@ pub(super) async fn wait_for_crash_loop(inside: &Sandboxd) -> String {
 }
 
 /// Quotes a word for the shell.
-fn quoted(word: &str) -> String {
+fn quote_for_shell(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -77,9 +77,9 @@ pub(crate) async fn end_retired_sandboxes(runtime: &Runtime) -> Result<(), Snaps
         if runtime.closing.is_cancelled() {
             return Ok(());
         }
-        let Some((session, number)) = numbered(listed.id.as_str()) else { continue };
+        let Some((session, number)) = parse_name(listed.id.as_str()) else { continue };
         let record = runtime.store.session_any(session).await?;
-        let now = record.and_then(|record| numbered(record.sandbox_id?.as_str()));
+        let now = record.and_then(|record| parse_name(record.sandbox_id?.as_str()));
         // Sandboxes of a newer generation stay: the database may have been restored from an older backup.
         if now.is_some_and(|(_, now)| number < now) {
             runtime.sandboxes.provider.terminate(&listed.id).await?;
@@ -90,7 +90,7 @@ pub(crate) async fn end_retired_sandboxes(runtime: &Runtime) -> Result<(), Snaps
 }
 
 /// The session and the generation in a sandbox's name. The first sandbox's name has no number, which counts as 0.
-fn numbered(name: &str) -> Option<(SessionId, u64)> {
+fn parse_name(name: &str) -> Option<(SessionId, u64)> {
     let (session, rest) = name.split_at_checked(SESSION_ID)?;
     let number = match rest {
         "" => 0,
@@ -110,8 +110,8 @@ mod tests {
     fn names_of_sandboxes_contain_their_session_and_number() {
         let id = "01890a5d-ac96-774b-bcce-b302099a8057";
         let session = id.parse().unwrap();
-        assert_eq!(numbered(id), Some((session, 0)));
-        assert_eq!(numbered(&format!("{id}-12")), Some((session, 12)));
+        assert_eq!(parse_name(id), Some((session, 0)));
+        assert_eq!(parse_name(&format!("{id}-12")), Some((session, 12)));
         for other in [
             "pool-01890a5dac96774bbcceb302099a8057",
             "",
@@ -120,7 +120,7 @@ mod tests {
             &format!("{id}-"),
             &format!("{id}x1"),
         ] {
-            assert_eq!(numbered(other), None, "{other}");
+            assert_eq!(parse_name(other), None, "{other}");
         }
     }
 }

@@ -39,7 +39,7 @@ impl Identity {
         let folder = proc(pid);
         Ok(Self {
             pid,
-            started: started(&fs::read_to_string(folder.join("stat"))?)?,
+            started: parse_start_time(&fs::read_to_string(folder.join("stat"))?)?,
             pid_namespace: fs::metadata(folder.join("ns/pid"))?.ino(),
             net_namespace: fs::metadata(folder.join("ns/net"))?.ino(),
             uid: real_uid(&fs::read_to_string(folder.join("status"))?)?,
@@ -64,7 +64,9 @@ impl Identity {
             // A process that is just exiting has lost its namespaces but is not gone yet.
             Err(_) if wait(&handle, EXIT_TIMEOUT) => ProcessStatus::Gone,
             // Everybody can read the start time; if it differs, this is another process.
-            Err(_) => match fs::read_to_string(proc(self.pid).join("stat")).and_then(|text| started(&text)) {
+            Err(_) => match fs::read_to_string(proc(self.pid).join("stat"))
+                .and_then(|text| parse_start_time(&text))
+            {
                 Ok(other) if other != self.started => ProcessStatus::Gone,
                 _ => ProcessStatus::Unknown,
             },
@@ -107,7 +109,7 @@ pub(crate) fn kill(handle: &OwnedFd) {
 }
 
 /// The program's name may contain spaces and parentheses, so fields are counted from its last parenthesis.
-fn started(stat: &str) -> io::Result<u64> {
+fn parse_start_time(stat: &str) -> io::Result<u64> {
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     rest.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).ok_or_else(invalid_data)
 }
@@ -153,8 +155,8 @@ mod tests {
     #[test]
     fn hostile_program_name_does_not_shift_the_fields() {
         let stat = "7 (a) R 1 2 3) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 5 6";
-        assert_eq!(started(stat).unwrap(), 4711);
-        assert!(started("7 (a").is_err());
+        assert_eq!(parse_start_time(stat).unwrap(), 4711);
+        assert!(parse_start_time("7 (a").is_err());
     }
 
     #[test]

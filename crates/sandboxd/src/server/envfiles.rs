@@ -53,7 +53,7 @@ type WrittenVariables = BTreeMap<String, BTreeSet<String>>;
 
 pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApplyResult, Refusal> {
     let targets = check(&body.spec)?;
-    let missing = missing(body);
+    let missing = missing_variables(body);
     if !missing.is_empty() {
         let message = format!("Missing required environment variables: {}", missing.join(", "));
         return Err(Refusal { code: Code::Missing, message, missing });
@@ -182,7 +182,7 @@ fn is_name(key: &str) -> bool {
 }
 
 /// The missing required variables of all files, each once, in the order of the request.
-fn missing(body: &EnvBody) -> Vec<String> {
+fn missing_variables(body: &EnvBody) -> Vec<String> {
     let mut missing: Vec<String> = Vec::new();
     for key in body.spec.iter().flat_map(|file| &file.keys) {
         if key.required && !body.values.contains_key(&key.key) && !missing.contains(&key.key) {

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _, SqliteConnection};
 use super::NewEvent;
 use super::plan::{LedgerTail, PlannedEvent, link};
 use super::rows::{Cell, ledger_rows};
-use crate::ledger_event::{hash, whole};
+use crate::ledger_event::{hash, non_negative};
 use crate::sqlite::inline_reader::time_text;
 use crate::{FoundConfiguration, Store, StoreError};
 use crate::{postgres::gate_writer as postgres, sqlite::gate_writer as sqlite};
@@ -126,7 +126,7 @@ impl LedgerConnection for PgConnection {
             let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
             let (chain, record) = new.to_record()?;
             let event = PlannedEvent { new, unattached: true, chain: &chain, record: &record };
-            postgres::append(self, &[event], whole(size)?).await
+            postgres::append(self, &[event], non_negative(size)?).await
         }
         .boxed()
     }
@@ -141,7 +141,7 @@ impl LedgerConnection for SqliteConnection {
     fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>> {
         async move {
             let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
-            let size = whole(size)?;
+            let size = non_negative(size)?;
             let (chain, record) = new.to_record()?;
             let events = [PlannedEvent { new, unattached: true, chain: &chain, record: &record }];
             let tail = sqlite_tail(self, chain.as_str()).await?;
@@ -160,10 +160,11 @@ impl LedgerConnection for SqliteConnection {
 
 async fn sqlite_tail(connection: &mut SqliteConnection, chain: &str) -> Result<LedgerTail, StoreError> {
     let count: i64 = sqlx::query_scalar(sqlite::EVENTS).fetch_one(&mut *connection).await?;
-    let mut tail = LedgerTail { events: whole(count)?, ..LedgerTail::default() };
+    let mut tail = LedgerTail { events: non_negative(count)?, ..LedgerTail::default() };
     for (sql, found) in [(sqlite::HEAD, &mut tail.heads), (sqlite::LAST, &mut tail.last_events)] {
         if let Some(row) = sqlx::query(sql).bind(chain).fetch_optional(&mut *connection).await? {
-            let head = Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
+            let head =
+                Head { sequence: non_negative(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
             found.insert(chain.to_owned(), head);
         }
     }

@@ -21,7 +21,7 @@ use crate::gate::plan::{
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
 use crate::gate::{Inbox, Job, PreparedWrite, Written, reply, split_conflicts};
-use crate::ledger_event::{hash, whole};
+use crate::ledger_event::{hash, non_negative};
 use crate::run::MANY;
 use crate::{Durability, Run, StoreError};
 
@@ -105,7 +105,7 @@ async fn run(
     const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
     let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
     let existing = read_existing(tx, writes).await?;
-    let size = whole(size)?;
+    let size = non_negative(size)?;
     let mut plan = plan(writes, &existing, size);
     plan.artifacts.retain(|artifact| !recent.contains(artifact));
     for rows in plan_rows(&plan) {
@@ -170,7 +170,7 @@ async fn read_existing(
             .bind(at)
             .fetch_one(&mut *tx)
             .await?;
-        existing.waiting.insert((org, session), whole(count)?);
+        existing.waiting.insert((org, session), non_negative(count)?);
     }
     Ok(existing)
 }
@@ -191,10 +191,10 @@ pub(crate) async fn append(
     for row in rows {
         let (kind, number): (&str, i64) = (row.try_get("kind")?, row.try_get("sequence")?);
         if kind == "size" {
-            tail.events = whole(number)?;
+            tail.events = non_negative(number)?;
             continue;
         }
-        let head = Head { sequence: whole(number)?, hash: hash(row.try_get("hash")?)? };
+        let head = Head { sequence: non_negative(number)?, hash: hash(row.try_get("hash")?)? };
         let found = if kind == "head" { &mut tail.heads } else { &mut tail.last_events };
         found.insert(row.try_get("chain")?, head);
     }

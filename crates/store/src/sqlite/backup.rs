@@ -43,7 +43,7 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
         reason: error.to_string(),
         remedy: "Name a file that `proliferate db backup` wrote.",
     };
-    if fs::metadata(with(backup, "-wal")).is_ok_and(|log| log.len() > 0) {
+    if fs::metadata(with_suffix(backup, "-wal")).is_ok_and(|log| log.len() > 0) {
         return Err(StoreError::Refused("the backup is a database in use: its WAL is beside it"));
     }
     // Immutable: SQLite reads exactly this file, and creates nothing beside it.
@@ -75,8 +75,8 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
 /// 4. The copy is renamed over the database, which is atomic.
 pub async fn restore(backup: &Path, database: &Path) -> Result<Option<PathBuf>, StoreError> {
     check_backup(backup).await?;
-    let part = with(database, ".restoring");
-    let kept = unused(database);
+    let part = with_suffix(database, ".restoring");
+    let kept = unused_file_name(database);
     let exchanged = async {
         copy_private(backup, &part)?;
         copy_wal(database, &kept)?;
@@ -96,8 +96,8 @@ const LOGS: [&str; 2] = ["-wal", "-journal"];
 
 fn copy_wal(database: &Path, kept: &Path) -> io::Result<()> {
     for log in LOGS {
-        if with(database, log).exists() {
-            copy_private(&with(database, log), &with(kept, log))?;
+        if with_suffix(database, log).exists() {
+            copy_private(&with_suffix(database, log), &with_suffix(kept, log))?;
         }
     }
     sync_folder(database)
@@ -126,7 +126,7 @@ fn exchange(part: &Path, database: &Path, kept: &Path) -> io::Result<Option<Path
     if there && fs::hard_link(database, kept).is_err() {
         copy_private(database, kept)?;
     }
-    for stale in LOGS.into_iter().chain(["-shm"]).map(|suffix| with(database, suffix)) {
+    for stale in LOGS.into_iter().chain(["-shm"]).map(|suffix| with_suffix(database, suffix)) {
         if stale.exists() {
             fs::remove_file(stale)?;
         }
@@ -157,18 +157,18 @@ fn sync_folder(file: &Path) -> io::Result<()> {
 }
 
 /// An unused name for the old database.
-fn unused(database: &Path) -> PathBuf {
-    let mut kept = with(database, ".before-restore");
+fn unused_file_name(database: &Path) -> PathBuf {
+    let mut kept = with_suffix(database, ".before-restore");
     for number in 2_u32.. {
-        if !kept.exists() && LOGS.iter().all(|log| !with(&kept, log).exists()) {
+        if !kept.exists() && LOGS.iter().all(|log| !with_suffix(&kept, log).exists()) {
             break;
         }
-        kept = with(database, &format!(".before-restore-{number}"));
+        kept = with_suffix(database, &format!(".before-restore-{number}"));
     }
     kept
 }
 
-fn with(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -193,14 +193,14 @@ mod tests {
         let org = NewOrg { id: uuid::Uuid::from_u128(1).into(), name: "in the log".to_owned(), at };
         store.create_org(org).await.unwrap();
         for log in ["", "-wal"] {
-            fs::copy(with(&live, log), with(&crashed, log)).unwrap();
+            fs::copy(with_suffix(&live, log), with_suffix(&crashed, log)).unwrap();
         }
         let alone = folder.path().join("alone.db");
         fs::copy(&crashed, &alone).unwrap();
         assert!(orgs(&alone).await.is_err(), "the organization is only in the WAL");
 
         checkpoint(&crashed).await;
-        assert!(!with(&crashed, "-wal").exists() && !with(&crashed, "-shm").exists());
+        assert!(!with_suffix(&crashed, "-wal").exists() && !with_suffix(&crashed, "-shm").exists());
         fs::copy(&crashed, &alone).unwrap();
         assert_eq!(orgs(&alone).await.unwrap(), ["in the log"]);
     }

@@ -24,7 +24,7 @@ use crate::gate::plan::{
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
 use crate::gate::{Inbox, Job, PreparedWrite, Written, reply, split_conflicts};
-use crate::ledger_event::{hash, whole};
+use crate::ledger_event::{hash, non_negative};
 use crate::run::RUN;
 use crate::{Run, StoreError};
 
@@ -146,7 +146,7 @@ fn run(
     let Number(size) =
         find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
     let existing = read_existing(&tx, writes)?;
-    let size = whole(size)?;
+    let size = non_negative(size)?;
     let mut plan = plan(writes, &existing, size);
     plan.artifacts.retain(|artifact| !recent.contains(artifact));
     for rows in plan_rows(&plan) {
@@ -196,7 +196,7 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
         let at = time_text(at);
         let WaitingCount(count) =
             find(tx, WAITING, &[&org.uuid(), &session.uuid(), &at])?.unwrap_or(WaitingCount(0));
-        existing.waiting.insert((org, session), whole(count)?);
+        existing.waiting.insert((org, session), non_negative(count)?);
     }
     Ok(existing)
 }
@@ -209,7 +209,7 @@ pub(crate) const EVENTS: &str = "SELECT COALESCE(max(position) + 1, 0) AS number
 /// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
 fn append(tx: &Connection, events: &[PlannedEvent<'_>], size: u64) -> Result<(), StoreError> {
     let Number(count) = find(tx, EVENTS, &[])?.unwrap_or(Number(0));
-    let mut ends = LedgerTail { events: whole(count)?, ..LedgerTail::default() };
+    let mut ends = LedgerTail { events: non_negative(count)?, ..LedgerTail::default() };
     for chain in chain_names(events) {
         if let Some(FoundHead(last)) = find(tx, LAST, &[&chain])? {
             ends.last_events.insert(chain.clone(), last);
@@ -295,6 +295,6 @@ struct FoundHead(Head);
 impl FromInlineRow for FoundHead {
     fn from_inline_row(row: &InlineRow<'_>) -> sqlx::Result<Self> {
         let text: String = row.try_get("hash")?;
-        Ok(Self(Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(&text)? }))
+        Ok(Self(Head { sequence: non_negative(row.try_get("sequence")?)?, hash: hash(&text)? }))
     }
 }

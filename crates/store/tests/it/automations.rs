@@ -514,7 +514,7 @@ async fn runs_whose_session_is_gone_are_found(b: &Backend) {
     assert_eq!(lost().await, 0, "it has no session yet");
     let session: SessionId = session(&b.store, one, 40).await;
     b.store.advance_run(step(one, id(91), RunStep::SessionCreated, at(100))).await.unwrap();
-    let run = b.store.automation_run(one, id(91).into()).await.unwrap().unwrap();
+    let run = b.store.automation_run(one, id(91)).await.unwrap().unwrap();
     assert_eq!(run.session_id, Some(session));
     assert_eq!(lost().await, 0);
     b.store.delete_session(one, session).await.unwrap();

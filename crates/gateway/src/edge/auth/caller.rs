@@ -177,7 +177,7 @@ impl Caller {
 
 /// Authenticates the caller of a request, without checking whether it may do the route's act.
 pub(super) async fn identify(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
-    let caller = presented(parts, app).await?;
+    let caller = authenticate_request(parts, app).await?;
     // Bodies are read after this; their memory counts against this party's share.
     let payer = caller.party();
     parts.extensions.insert(payer);
@@ -206,7 +206,7 @@ impl FromRequestParts<AppState> for Caller {
 }
 
 /// Authenticates the bearer token of a request, or else its login cookie.
-async fn presented(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
+async fn authenticate_request(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
     if let Some(token) = bearer(&parts.headers).map(str::to_owned) {
         let session = session_in_path(parts, app).await;
         return authenticate(app, &token, session.as_deref()).await;
@@ -229,7 +229,8 @@ async fn logged_in(app: &AppState, token: &str) -> Result<Caller, ApiError> {
         Some(CredentialKind::Cookie) => app.store.login_session_owner(&login, app.clock.now()).await?,
         _ => None,
     };
-    let caller = known(owner.map(|member| Caller::User(User::new(member, UserCredential::Login(login)))))?;
+    let caller =
+        require_caller(owner.map(|member| Caller::User(User::new(member, UserCredential::Login(login)))))?;
     caller.note();
     Ok(caller)
 }
@@ -260,20 +261,20 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
         // These are accepted only in the URLs of one session, for one login, and as a cookie, respectively.
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
         None => match app.issuer.read(token, app.clock.now()) {
-            Some(claim) => claimed(app, claim).await?,
+            Some(claim) => caller_of_claim(app, claim).await?,
             None => match app.issuer.expired(token, app.clock.now()) {
                 Some(at) => return Err(ApiError::expired_token(at)),
                 None => old_sandbox(app, token, session).await?,
             },
         },
     };
-    let caller = known(found)?;
+    let caller = require_caller(found)?;
     caller.note();
     Ok(caller)
 }
 
 /// Refuses a credential for which no caller was found, and counts the failure.
-fn known(found: Option<Caller>) -> Result<Caller, ApiError> {
+fn require_caller(found: Option<Caller>) -> Result<Caller, ApiError> {
     if found.is_none() {
         metrics::counter!("proliferate_auth_failures_total").increment(1);
     }
@@ -281,7 +282,7 @@ fn known(found: Option<Caller>) -> Result<Caller, ApiError> {
 }
 
 /// The caller of a signed claim. `None` if its ids are malformed or its user is not a member now.
-async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiError> {
+async fn caller_of_claim(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiError> {
     match claim {
         Claim::Service { name, org: None } => Ok(Some(Caller::Service { name, org: None })),
         Claim::Service { name, org: Some(org) } => {

@@ -23,7 +23,7 @@ impl IntoResponse for ModelRefusal {
     fn into_response(self) -> Response {
         let Self(protocol, error) = self;
         let retry_after = error.retry_after();
-        let (status, body) = error.tell();
+        let (status, body) = error.log_and_split();
         let mut answer = protocol.refusal(status, &body.error);
         if let Some(seconds) = retry_after {
             answer.headers_mut().insert(header::RETRY_AFTER, seconds);
