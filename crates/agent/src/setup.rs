@@ -78,6 +78,6 @@ pub struct Entry {
 pub struct Launch {
     /// The arguments after the name of the program.
     pub arguments: Vec<String>,
-    /// In addition to `PATH` and whatever the user's programs need.
+    /// The variables in addition to `PATH` and those that the user's programs need.
     pub environment: Vec<(&'static str, String)>,
 }

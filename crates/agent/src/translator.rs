@@ -10,9 +10,9 @@ use crate::{History, PendingRequest};
 /// The output of a translator: messages and effects.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// To broadcast to all clients, in this order.
+    /// The messages to broadcast to all clients, in this order.
     pub messages: Vec<ServerMessage>,
-    /// To perform after the messages are stored.
+    /// The effects to perform after the messages are stored.
     pub effects: Vec<Effect>,
 }
 

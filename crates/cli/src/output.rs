@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_one_line_for_each_row_whatever_a_name_holds() {
+    fn a_table_has_one_line_for_each_row() {
         let text = table(&["NAME"], &[vec!["a\nb\u{1b}[2J\u{202e}".to_owned()]]);
         assert_eq!(text.lines().count(), 2, "{text:?}");
         assert!(text.contains("a\\nb\\u{1b}[2J\\u{202e}"), "{text:?}");

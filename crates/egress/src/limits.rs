@@ -11,7 +11,8 @@ pub struct Limits {
     /// record; package managers make a few hundred requests.
     pub requests_at_once: u32,
     pub requests_per_second: u32,
-    /// From the first byte of a request's head to its end; for the first request, from accepting the connection.
+    /// The time from the first byte of a request's head to its end; for the first request, from accepting the
+    /// connection.
     pub head: Duration,
     /// The idle time between two requests on one connection.
     pub keep_alive: Duration,

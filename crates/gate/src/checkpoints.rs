@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_kept_from_others() {
+    fn a_key_is_generated_once_and_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("audit.key");
         let first = read_or_make(&file, &Rng::system()).unwrap();

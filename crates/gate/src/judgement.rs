@@ -178,7 +178,7 @@ impl Gate {
         })
     }
 
-    /// The request as the invocation of an action, if it is asked about and is not one yet.
+    /// The request as the invocation of an action, if the verdict is to ask and the request is not an invocation yet.
     fn as_action(
         &self,
         request: &Arc<CallRequest>,

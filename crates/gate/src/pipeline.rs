@@ -282,7 +282,8 @@ async fn follow(gate: &Gate, call: &JudgedCall, mut run: Run) -> CallResult {
     CallResult::unrecorded(request, &Refusal::unknown())
 }
 
-/// Whether a call is stored until somebody approves it. One that needs its caller waits only if its effect is there.
+/// Whether a call waits for approval. A call whose effect only its caller has (`Tool::needs_caller`) waits only if
+/// that effect is present.
 fn waits(judgement: &Judgement, has_effect: bool) -> bool {
     judgement.verdict.outcome == policy::Outcome::Ask
         && judgement.call.request.action.is_some()

@@ -152,7 +152,8 @@ impl Gate {
         self.store.gate_write(write).await.map(drop)
     }
 
-    /// Gives up calls of dead instances. A call that can be repeated waits for a while, so that its caller can retry.
+    /// Ends the calls of dead instances as unknown. A replay-safe call stays open for a while, so that its caller can
+    /// retry.
     async fn reap_orphans(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         let delta = |time| TimeDelta::from_std(time).unwrap_or_default();

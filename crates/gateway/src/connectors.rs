@@ -56,7 +56,7 @@ impl mcp::Reach for Guard {
     }
 }
 
-/// On whose behalf a secret is opened.
+/// The party on whose behalf a secret is opened.
 #[derive(Clone, Copy)]
 enum Opener<'a> {
     /// The gateway lists tools on its own.

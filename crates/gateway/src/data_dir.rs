@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_way_is_one_clear_sentence() {
+    fn a_file_at_the_path_of_the_data_dir_is_reported_in_one_sentence() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("file");
         std::fs::write(&path, "").unwrap();

@@ -17,7 +17,7 @@ mod transcript;
 
 pub(crate) use approvals::open_approval;
 pub(crate) use command::{Answer, AnswerOutcome, JoinReply, PromptOutcome, PromptRequest};
-pub(crate) use feed::{After, Batch, Listener};
+pub(crate) use feed::{Batch, FeedRead, Listener};
 pub(crate) use frame::{FrameText, to_one};
 pub use registry::{Hub, HubError, Hubs};
 pub(crate) use services::HubServices;

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_made_once_and_only_their_owner_can_read_them() {
+    fn keys_are_generated_once_and_readable_by_their_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path(), &[]);
         let first = Keyring::open(&config, &Rng::system()).unwrap();

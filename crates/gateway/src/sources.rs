@@ -71,7 +71,7 @@ pub(crate) trait Source: Send + Sync {
     /// Whether a tool of this name can only be this source's, whether it exists or not.
     fn claims(&self, policy: &Policy, name: &str) -> bool;
 
-    /// Finds the tool with this full name for callers of this scope. `Err` means that the source cannot tell now; the
+    /// Finds the tool with this full name for callers of this scope. `Err` means that the source failed to answer; the
     /// call is then not executed, and may be retried.
     fn find<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a>;
 

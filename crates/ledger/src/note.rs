@@ -6,7 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::key::{KeyId, PublicKey, SigningKey, check_name};
 
-/// More than a key rotation needs, and few enough to bound the work of verifying a note.
+/// The maximum number of signatures: more than a key rotation needs, and few enough to bound the work of verifying a
+/// note.
 const MAX_SIGNATURES: usize = 16;
 const DASH: &str = "— ";
 

@@ -278,7 +278,7 @@ impl Http {
         let kind = header(&response, CONTENT_TYPE.as_str()).unwrap_or_default();
         match status {
             _ if status.is_success() && kind.starts_with(EVENT_STREAM) => Ok(self.events(response)),
-            // To try again would not help: the server does not know the stream any more.
+            // A retry would not help, because the server does not know the stream any more.
             _ if status.is_success() || status.is_client_error() => {
                 Err(StreamableHttpError::ServerDoesNotSupportSse)
             }

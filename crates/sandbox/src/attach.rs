@@ -34,7 +34,7 @@ pub enum PlainHttp {
 
 pub struct AttachProvider {
     template: String,
-    /// Set for an https URL.
+    /// The TLS configuration, for an https URL.
     tls: Option<Tls>,
     connected_ids: Mutex<BTreeSet<SandboxId>>,
 }

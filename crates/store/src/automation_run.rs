@@ -29,7 +29,7 @@ pub struct AutomationRun {
     pub status_reason: Option<String>,
     pub session_id: Option<SessionId>,
     pub deadline_at: DateTime<Utc>,
-    /// Since when the agent has waited for an answer.
+    /// The time since which the agent has waited for an answer.
     pub waiting_since: Option<DateTime<Utc>>,
     pub completion_id: Option<String>,
     pub completion: Option<JsonValue>,

@@ -19,7 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Store {
     pub(crate) db: Db,
     pub(crate) gate: WriteQueue,
-    /// With PostgreSQL only.
+    /// The batched lookups, with PostgreSQL only.
     pub(crate) lookups: Option<Arc<LookupBatchers>>,
     /// The ledger event that is appended with an administrative change through this handle.
     pub(crate) record: Option<Arc<NewEvent>>,

@@ -171,7 +171,7 @@ pub(crate) enum Request {
 #[derive(Clone)]
 pub(crate) struct WriteQueue {
     queue: mpsc::Sender<Request>,
-    /// Never set on PostgreSQL.
+    /// The failure of an fsync; never set on PostgreSQL.
     pub(crate) sync_failure: SyncFailure,
 }
 

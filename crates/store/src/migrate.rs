@@ -49,7 +49,8 @@ const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
 );
 ";
 
-/// Any fixed number. Processes that open the database at once queue up behind it.
+/// The key of the advisory lock, which is arbitrary. Processes that open the database at once queue up behind the
+/// lock.
 const POSTGRES_LOCK: &str = "SELECT pg_advisory_xact_lock(7212170411)";
 
 /// How long a start waits for another start, or for a lock of a table that it must change.

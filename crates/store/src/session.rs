@@ -50,7 +50,7 @@ pub struct NewSession {
 pub enum Starts {
     /// The sandbox starts when a client first needs it.
     Later,
-    /// At once.
+    /// The sandbox starts at once.
     Now,
 }
 

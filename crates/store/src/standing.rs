@@ -41,7 +41,7 @@ impl UserCredential {
         if let Self::Login(hash) = self { Some(hash.to_vec()) } else { None }
     }
 
-    /// From the columns of a row. A hash of another length matches no credential.
+    /// Builds the credential from the columns of a row. A hash of another length matches no credential.
     pub(crate) fn from_columns(key: Option<Vec<u8>>, login: Option<Vec<u8>>) -> Self {
         let hash = |bytes: Vec<u8>| TokenHash::try_from(bytes).unwrap_or_default();
         match (key, login) {

@@ -42,7 +42,7 @@ impl OrgBudget {
 pub enum UsageKey {
     /// Newest first.
     Day,
-    /// In alphabetical order.
+    /// The groups are in alphabetical order.
     Model,
     /// Newest first, because session ids begin with a time.
     Session,

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_list_has_one_line_for_each_action_whatever_its_text_holds() {
+    fn a_plain_list_has_one_line_for_each_action() {
         let catalog = json!({"integrations": [{"integrationId": null, "integration": "tools", "displayName": "T\u{1b}[2J",
             "actions": [{"name": "send", "description": "One\nline\u{202e}", "riskLevel": "write", "params": {},
                 "mode": "require_approval", "modeSource": "inferred_default"}]}]});

@@ -25,9 +25,10 @@ enum Running {
 /// A prompt sent from this terminal, and how to recognise it in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
-    /// By the message id that the gateway assigned.
+    /// The prompt is identified by the message id that the gateway assigned.
     Id(String),
-    /// By its text: the gateway itself sends the first prompt of a session, so we do not know its id.
+    /// The prompt is identified by its text: the gateway itself sends the first prompt of a session, so we do not
+    /// know its id.
     Text(String),
 }
 

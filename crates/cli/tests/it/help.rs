@@ -42,7 +42,7 @@ fn wrong_usage_is_exit_code_2_and_a_hint() {
 }
 
 #[test]
-fn completions_are_made_for_every_shell() {
+fn completions_are_generated_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let ended = Machine::new().run(&["completions", shell]);
         assert_eq!(ended.code, 0);

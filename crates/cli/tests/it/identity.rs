@@ -42,7 +42,7 @@ fn a_user_token_is_that_of_the_first_owner_and_nothing_else_is_printed() {
 }
 
 #[test]
-fn organizations_and_users_made_here_count_in_a_running_gateway() {
+fn organizations_and_users_created_on_the_command_line_are_seen_by_a_running_gateway() {
     let machine = Machine::new();
     let server = machine.serve();
     let org = machine.json(&["orgs", "create", "--name", "Acme"])["id"].as_str().unwrap().to_owned();

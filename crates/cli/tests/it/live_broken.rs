@@ -29,7 +29,7 @@ fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
 }
 
 #[test]
-fn an_agent_that_keeps_exiting_is_given_up_and_clients_get_the_reason() {
+fn an_agent_that_keeps_exiting_fails_and_clients_get_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("opencode");
     std::fs::write(&program, "#!/bin/sh\nexit 7\n").unwrap();

@@ -148,7 +148,7 @@ fn the_same_session_works_on_each_model_api() {
     }
 }
 
-/// OpenCode knows which models think by their names. The choice of a session holds for every model.
+/// OpenCode decides by its name whether a model supports reasoning. The session's choice must reach every model.
 #[test]
 fn reasoning_effort_reaches_every_chat_model() {
     let mut recorded = Recorded::start(|url| {

@@ -247,7 +247,7 @@ fn a_session_that_starts_at_once_has_the_same_instructions_and_calls_back() {
 
 /// The files of a sandbox that ended stay, and the agent would load every tool file that it finds.
 #[test]
-fn a_restart_removes_tool_files_that_the_mode_has_not_got() {
+fn a_restart_removes_tool_files_that_the_mode_lacks() {
     let mut recorded = Recorded::start();
     let mut socket =
         recorded.session("coding", &json!({"agentConfig": {"tools": ["verify", "save_snapshot"]}}));

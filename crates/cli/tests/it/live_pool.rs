@@ -46,7 +46,7 @@ fn stages(frames: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn a_new_session_takes_an_agent_that_waits_and_is_alone_with_it() {
+fn a_new_session_takes_a_pooled_agent_for_itself() {
     let mut real = pooled();
     let sandbox = waiting(&real);
     let token = real.shell(&sandbox, "cat ../.proliferate/agent/model-key");

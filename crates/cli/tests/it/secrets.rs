@@ -5,7 +5,7 @@ use crate::harness::{Machine, files_with};
 const CANARY: &str = "canary-7c1d9e42";
 
 #[test]
-fn a_value_is_stored_sealed_and_never_shown_again() {
+fn a_value_is_stored_encrypted_and_never_shown_again() {
     let machine = Machine::new();
     machine.serve().stop();
     let set = machine.feed(&["secrets", "set", "API_TOKEN", "-"], &format!("{CANARY}\n"));

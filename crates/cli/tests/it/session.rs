@@ -60,7 +60,7 @@ fn spoken(frames: &[Value]) -> String {
 }
 
 #[test]
-fn a_session_is_made_watched_prompted_listed_stopped_and_removed() {
+fn a_session_is_created_watched_prompted_listed_stopped_and_deleted() {
     let machine = machine();
     let server = machine.serve();
     let machine = machine.with("PROLIFERATE_URL", &server.url(""));

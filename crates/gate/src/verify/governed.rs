@@ -19,7 +19,7 @@ use crate::governance::GRANT;
 pub(super) struct GovernanceState {
     lock: Option<(u64, SafetyLock)>,
     grants: BTreeMap<Uuid, (u64, OverrideGrant)>,
-    /// By organization and action key.
+    /// The modes by organization and action key.
     modes: BTreeMap<(OrgId, String), (u64, Mode)>,
 }
 

@@ -90,7 +90,7 @@ impl Runner {
         for run in store.runs_without_answer(now, TOGETHER).await? {
             self.end_run(&run, RunStep::QuestionExpired, "nobody answered the agent's question").await?;
         }
-        // Before the deadlines: that of a run whose agent waits stands still.
+        // This comes before the deadlines, because the deadline of a run whose agent waits stands still.
         for run in store.runs_that_wait_or_go_on(TOGETHER).await? {
             let key = (run.org_id, run.id);
             match run.waiting_since {

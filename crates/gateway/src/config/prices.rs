@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_price_of_its_own_may_be_any_models() {
+    fn a_model_without_a_price_is_charged_the_highest_matching_price() {
         let dearest = |prices: &str, model: &str| {
             let price = Prices::parse(prices).unwrap().highest_price(model);
             price.map(|price| (price.input / MILLION, price.output / MILLION))

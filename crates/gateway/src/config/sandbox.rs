@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_that_were_promised() {
+    fn the_default_engine_and_limits_apply_without_settings() {
         let sandboxes = load(&[]).unwrap().sandboxes;
         assert_eq!(sandboxes.engine, Engine::Local);
         assert_eq!(sandboxes.limits, sandbox::Limits::default());

@@ -25,7 +25,8 @@ type Slot = Arc<tokio::sync::Mutex<Option<(DateTime<Utc>, Answer)>>>;
 
 pub(super) struct Listings {
     clock: Clock,
-    /// By connector and the time of its last change, because a changed connector has another server or credential.
+    /// The lists by connector and the time of its last change, because a changed connector has another server or
+    /// credential.
     slots: Mutex<LruCache<(ConnectorId, DateTime<Utc>), Slot>>,
 }
 

@@ -86,7 +86,7 @@ fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
 
 /// The error for a body of the wrong shape: names the field and what is expected there.
 fn shape_error(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
-    ApiError::misshapen(explain(&error.path().to_string(), &error.inner().to_string(), "The body"))
+    ApiError::wrong_shape(explain(&error.path().to_string(), &error.inner().to_string(), "The body"))
 }
 
 /// Explains a deserialization error without repeating the value, which may be a secret. The explanation contains only

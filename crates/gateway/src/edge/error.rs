@@ -28,14 +28,20 @@ pub struct ApiError {
     /// The internal cause. This field is only logged.
     cause: Option<String>,
     /// The body of the request was valid JSON of the wrong shape; see [`ApiError::shape_as`].
-    misshapen: bool,
+    wrong_shape: bool,
     /// The number of seconds in the `Retry-After` header.
     retry_after: Option<u64>,
 }
 
 impl ApiError {
     pub(super) fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status, body: ErrorBody::new(code, message), cause: None, misshapen: false, retry_after: None }
+        Self {
+            status,
+            body: ErrorBody::new(code, message),
+            cause: None,
+            wrong_shape: false,
+            retry_after: None,
+        }
     }
 
     /// The request has no credential.
@@ -159,15 +165,15 @@ impl ApiError {
     }
 
     /// The body of the request is valid JSON of the wrong shape.
-    pub fn misshapen(message: impl Into<String>) -> Self {
-        Self { misshapen: true, ..Self::invalid_json(message) }
+    pub fn wrong_shape(message: impl Into<String>) -> Self {
+        Self { wrong_shape: true, ..Self::invalid_json(message) }
     }
 
-    /// Replaces the text of a `misshapen` error with one that old clients know. The original text moves to the details.
+    /// Replaces the text of a `wrong_shape` error with one that old clients know. The original text moves to the details.
     /// Other errors stay as they are.
     #[must_use]
     pub fn shape_as(self, text: &str) -> Self {
-        if !self.misshapen {
+        if !self.wrong_shape {
             return self;
         }
         let reason = self.body.error.clone();

@@ -18,9 +18,9 @@ pub(crate) use github::PullError;
 pub(super) use github::{PullRequestContent, open};
 pub(super) use history::RefsError;
 
-/// The secret of one repository, for any forge.
+/// The name of a repository's secret with the token for its forge.
 const REPO_SECRET: &str = "GIT_TOKEN";
-/// The secret of the organization, for GitHub.
+/// The name of the organization's secret with the token for GitHub.
 const GITHUB_SECRET: &str = "GITHUB_TOKEN";
 /// The user name that GitHub expects beside a token.
 const TOKEN_USER: &str = "x-access-token";
@@ -48,7 +48,7 @@ pub(crate) enum ForgeError {
 pub(super) struct ForgeRepo<'a> {
     permit: &'a Permit,
     client: &'a reqwest::Client,
-    /// Without `/` or `.git` at its end.
+    /// The URL has no `/` or `.git` at its end.
     pub(super) url: Url,
     token: Option<SecretString>,
     is_github: bool,

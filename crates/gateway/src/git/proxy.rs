@@ -66,7 +66,7 @@ pub(crate) enum ProxyError {
     CredentialRefused,
     #[error("The forge has no such repository")]
     NoRepository,
-    /// With the reason for the log.
+    /// The reason is for the log.
     #[error("{0}")]
     ForgeUnavailable(String),
     #[error("{0}")]

@@ -54,7 +54,7 @@ impl Batch {
 
 /// The result of reading the stream from a position.
 #[derive(Debug)]
-pub(crate) enum After {
+pub(crate) enum FeedRead {
     /// The next frames, possibly not all of them.
     Batches(Vec<Arc<Batch>>),
     /// The listener is up to date.
@@ -190,10 +190,10 @@ impl Feed {
 
     /// Returns the frames after this sequence number. A position inside a batch gets the whole batch; the listener
     /// skips the frames it already has.
-    pub(crate) fn after(&self, position: i64) -> After {
+    pub(crate) fn read_after(&self, position: i64) -> FeedRead {
         let ring = self.ring();
         if position < ring.evicted {
-            return After::Gone;
+            return FeedRead::Gone;
         }
         let mut taken = 0;
         let following = ring.batches.range(ring.batches.partition_point(|batch| batch.last() <= position)..);
@@ -205,7 +205,7 @@ impl Feed {
             })
             .cloned()
             .collect();
-        if batches.is_empty() { After::Nothing } else { After::Batches(batches) }
+        if batches.is_empty() { FeedRead::Nothing } else { FeedRead::Batches(batches) }
     }
 
     /// Evicts most of the ring once a turn is over. The log still has every frame.
@@ -246,10 +246,10 @@ mod tests {
     fn numbers(feed: &Feed, mut place: i64) -> Option<Vec<i64>> {
         let mut got = Vec::new();
         loop {
-            match feed.after(place) {
-                After::Nothing => return Some(got),
-                After::Gone => return None,
-                After::Batches(batches) => {
+            match feed.read_after(place) {
+                FeedRead::Nothing => return Some(got),
+                FeedRead::Gone => return None,
+                FeedRead::Batches(batches) => {
                     for batch in batches {
                         got.extend((batch.first..=batch.last()).filter(|number| *number > place));
                         place = batch.last();
@@ -293,7 +293,7 @@ mod tests {
         for number in 1..=100 {
             publish(&feed, number, 1, 64 * 1024);
         }
-        let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
+        let FeedRead::Batches(batches) = feed.read_after(0) else { panic!("nothing to take") };
         assert_eq!(batches.len(), TAKE_BYTES / (64 * 1024));
         assert_eq!(numbers(&feed, 0).unwrap().len(), 100);
     }
@@ -310,10 +310,10 @@ mod tests {
         assert!(feed.is_held_back() && feed.is_far_behind(&slow), "both were there a moment ago");
         clock.advance(STALL);
         assert!(!feed.is_held_back(), "nobody has taken anything for a while");
-        let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
+        let FeedRead::Batches(batches) = feed.read_after(0) else { panic!("nothing to take") };
         feed.taken(&slow, &batches[0]);
         assert!(feed.is_held_back(), "one of them reads");
-        let After::Batches(batches) = feed.after(99) else { panic!("nothing to take") };
+        let FeedRead::Batches(batches) = feed.read_after(99) else { panic!("nothing to take") };
         feed.taken(&slow, &batches[0]);
         assert!(!feed.is_held_back() && !feed.is_far_behind(&slow) && feed.is_far_behind(&still));
         drop(still);
@@ -328,7 +328,9 @@ mod tests {
             for frame in 0..20 {
                 publish(&feed, (number - 1) * 20 + frame + 1, 1, 16 * 1024);
             }
-            let After::Batches(batches) = feed.after((number - 1) * 20) else { panic!("nothing to take") };
+            let FeedRead::Batches(batches) = feed.read_after((number - 1) * 20) else {
+                panic!("nothing to take")
+            };
             held.extend(batches);
         }
         for number in 1281..3000 {

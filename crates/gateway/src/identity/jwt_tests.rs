@@ -104,7 +104,7 @@ fn forged_late_and_foreign_tokens_are_refused() {
 }
 
 #[test]
-fn a_token_holds_from_nbf_to_exp_by_the_clock_that_is_given_with_five_seconds_to_spare() {
+fn a_token_is_valid_from_nbf_to_exp_with_five_seconds_of_leeway() {
     let token = hs256("user-secret", &json!({"sub": "u", "nbf": NOW, "exp": NOW + 60}));
     let holds = |at: i64| issuer().read(&token, DateTime::from_timestamp(NOW + at, 0).unwrap()).is_some();
     assert_eq!([-6, -5, 0, 60, 64, 65].map(holds), [false, true, true, true, true, false]);

@@ -14,7 +14,8 @@ use super::AT_ONCE;
 use super::request::Bounds;
 use super::weight::{Length, Number, PREAMBLE, Weigh, Weighed, Weight, place, splice};
 
-/// More tokens than any provider bills for one image. Some bill their small models many tokens for each tile.
+/// An upper bound of the tokens that a provider bills for one image. Some bill their small models many tokens for
+/// each tile.
 const IMAGE: i64 = 60_000;
 /// The limit that is added where a budget applies to a request without one.
 const DEFAULT_OUTPUT: i64 = 32_000;

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::request::{Bounds, Thinking};
 use super::weight::{Length, Number, PREAMBLE, Weigh, Weighed, Weight, place};
 
-/// More tokens than any provider bills for one image, since providers scale images down.
+/// An upper bound of the tokens that a provider bills for one image. Providers scale images down.
 const IMAGE: i64 = 5_000;
 /// The tool types that the provider defines and the agent runs.
 const KNOWN_TOOLS: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_at_most_one_token_for_each_byte_and_images_and_documents_what_they_are_billed() {
+    fn a_request_costs_one_token_per_byte_and_the_billed_tokens_of_images_and_documents() {
         let data = "A".repeat(100_000);
         let picture =
             json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}});

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_is_the_agents_and_each_is_one_that_the_supervisor_accepts() {
+    fn names_of_services_are_valid_and_never_the_agents() {
         assert_eq!(service_name("agent"), "app-agent");
         assert_eq!(service_name("../x y"), "app----x-y");
         assert_eq!(service_name(&"x".repeat(100)).len(), 64);

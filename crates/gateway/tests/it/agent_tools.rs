@@ -263,7 +263,7 @@ async fn upload(gateway: &TestGateway, org: OrgId, session: SessionId, content: 
 }
 
 #[tokio::test]
-async fn evidence_is_served_to_those_who_may_watch_its_session() {
+async fn evidence_is_served_to_callers_who_may_watch_its_session() {
     for gateway in TestGateway::both().await {
         let (team, others) = (OrgOf3::new(&gateway.app).await, OrgOf3::new(&gateway.app).await);
         let mut sessions = Vec::new();

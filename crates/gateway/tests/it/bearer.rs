@@ -20,7 +20,7 @@ async fn ask(gateway: &TestGateway, token: &str, headers: &[&[u8]]) -> u16 {
 }
 
 #[tokio::test]
-async fn one_bearer_token_in_one_header_is_what_counts() {
+async fn exactly_one_bearer_token_in_one_header_is_accepted() {
     let gateway = TestGateway::sqlite().await;
     let person = person(&gateway.app, org(&gateway.app).await, Role::Member).await;
     let cases: [(&[&[u8]], u16); 16] = [
@@ -48,7 +48,7 @@ async fn one_bearer_token_in_one_header_is_what_counts() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_whether_a_token_was_there_and_no_more() {
+async fn a_refusal_says_only_whether_there_was_a_token() {
     let gateway = TestGateway::sqlite().await;
     let missing = gateway.get("/v1/me").send().await;
     assert_eq!(missing.json(), serde_json::json!({"error": "Missing authorization", "code": "unauthorized"}));

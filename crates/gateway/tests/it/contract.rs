@@ -53,7 +53,7 @@ checks! {
     gate::duplicates_in_flight_wait_for_the_one_execution;
     gate::a_call_continues_when_its_caller_disconnects;
     gate::a_callback_is_executed_once_per_id_and_answers_200_for_every_result;
-    gate::a_sandbox_is_held_to_its_own_session;
+    gate::a_sandbox_may_act_only_for_its_own_session;
 
     rules::the_token_determines_the_caller: "3.1";
     rules::the_lane_is_open_to_the_role: "3.2";
@@ -63,7 +63,7 @@ checks! {
     gate::calls_that_policy_does_not_allow_are_denied_recorded_and_not_executed: "3.6": "6.1";
     rules::the_first_failing_check_is_reported: "L.7";
     rules::a_write_needs_a_lane_that_lists_it: "8.2";
-    gate::an_artifact_of_another_case_and_one_that_is_not_there_are_the_same: "8.3";
+    gate::artifacts_of_another_case_and_missing_ones_are_refused_alike: "8.3";
     gate::a_service_of_no_organization_names_one_and_an_export_needs_its_lane: "8.4";
     gate::a_call_under_other_pins_is_denied: "9.8": "L.2": "L.9";
     rules::the_safety_lock_stops_everything: "L.10";
@@ -87,7 +87,7 @@ checks! {
     words::a_child_is_of_its_parents_case_and_pins;
     words::outcomes_of_runs_are_single_lines;
     words::a_break_glass_event_has_ticket_and_reason;
-    words::a_sandbox_says_nothing_of_other_cases;
+    words::a_sandbox_starts_and_reads_only_runs_of_its_own_case;
 }
 
 /// Whether a line is a contract row, `| id | what must hold | `check` |`, and not a row of the attack table.

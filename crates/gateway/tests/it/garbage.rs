@@ -118,7 +118,7 @@ async fn no_path_makes_a_route_fail_otherwise_than_described() {
 }
 
 #[tokio::test]
-async fn words_that_no_database_keeps_are_refused_before_it() {
+async fn names_that_the_database_cannot_store_are_refused() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let long = "n".repeat(10_000);

@@ -316,7 +316,7 @@ pub(crate) async fn a_retry_is_a_new_run_below_the_first(world: World) {
     assert_eq!(world.call(&stray).await.status, 403);
 }
 
-pub(crate) async fn an_artifact_of_another_case_and_one_that_is_not_there_are_the_same(world: World) {
+pub(crate) async fn artifacts_of_another_case_and_missing_ones_are_refused_alike(world: World) {
     let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
     let own = with(write_call("run-00000002"), "input_artifacts", json!([made]));
     assert_eq!(world.call(&own).await.status, 200);
@@ -398,7 +398,7 @@ async fn without_a_ledger_nothing_is_executed() {
     assert_eq!(world.effects(), 1);
 }
 
-pub(crate) async fn a_sandbox_is_held_to_its_own_session(world: World) {
+pub(crate) async fn a_sandbox_may_act_only_for_its_own_session(world: World) {
     let app = &world.gateway.app;
     let (own, other) = (session(app, world.team.org).await, session(app, world.team.org).await);
     let token = sandbox_token(app, own).await;

@@ -156,7 +156,7 @@ async fn a_client_that_never_reads_is_disconnected() {
 }
 
 #[tokio::test]
-async fn beyond_the_cap_of_all_connections_one_waits_for_room() {
+async fn a_connection_over_the_total_limit_waits_for_a_slot() {
     let gateway = patient(&[("PROLIFERATE_MAX_CONNECTIONS", "2")]).await;
     let (mut a, mut b) = (Raw::open(gateway.address).await, Raw::open(gateway.address).await);
     assert!(a.healthy().await && b.healthy().await);

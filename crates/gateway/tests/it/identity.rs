@@ -82,7 +82,7 @@ async fn a_token_ends_by_our_own_clock() {
 }
 
 #[tokio::test]
-async fn a_right_signature_alone_opens_nothing() {
+async fn a_valid_signature_does_not_authenticate_a_wrong_claim() {
     let gateway = TestGateway::sqlite().await;
     let app = &gateway.app;
     let (a, b) = (org(app).await, org(app).await);

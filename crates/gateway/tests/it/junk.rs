@@ -35,7 +35,7 @@ fn counts(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
+async fn malformed_calls_over_the_rate_get_429_and_one_event_a_minute() {
     let clock = manual();
     for world in worlds(&clock).await {
         let app = world.gateway.app.clone();
@@ -109,7 +109,7 @@ async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
 }
 
 #[tokio::test]
-async fn allowed_calls_beyond_their_share_get_429_and_are_not_executed() {
+async fn allowed_calls_over_the_rate_get_429_and_are_not_executed() {
     let clock = manual();
     let world = World::on(Setup::sqlite().clock(&clock)).await;
     let app = world.gateway.app.clone();

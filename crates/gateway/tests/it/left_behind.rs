@@ -86,7 +86,7 @@ async fn a_claim_of_our_own_that_nobody_executes_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_question_that_was_left_is_asked_again_unless_that_was_forbidden_since() {
+async fn a_read_orphaned_by_a_crash_is_repeated_unless_the_lock_forbids_it() {
     for world in worlds().await {
         let (asked, forbidden) = (look_call("run-00000001"), look_call("run-00000002"));
         for call in [&asked, &forbidden] {

@@ -8,15 +8,15 @@ use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, of_type, on_
 on_both! {
     a_broken_event_stream_continues_without_loss_or_repetition
     a_turn_that_ended_while_nobody_listened_is_ended
-    an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words
+    an_agent_that_lost_its_session_ends_the_turn_and_keeps_its_text
     the_text_of_an_agent_that_dies_during_a_turn_is_kept
     a_prompt_that_the_agent_died_with_is_sent_to_the_next_agent
     a_prompt_on_its_way_to_a_lost_agent_is_sent_to_the_next_agent
     garbage_endless_lines_and_forged_events_change_nothing
     unrequested_output_of_an_agent_is_not_kept_forever
-    an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts
+    an_agent_that_closes_every_event_stream_fails_after_a_few_attempts
     an_unreachable_agent_fails_after_three_attempts_with_a_reason_for_all_clients
-    a_session_stays_in_hand_while_its_agent_does_not_answer
+    a_session_accepts_commands_while_its_agent_does_not_answer
     a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same
 }
 
@@ -45,7 +45,7 @@ async fn a_turn_that_ended_while_nobody_listened_is_ended(on: On) {
     assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "ok");
 }
 
-async fn an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words(on: On) {
+async fn an_agent_that_lost_its_session_ends_the_turn_and_keeps_its_text(on: On) {
     let Midway { live, session, mut socket, .. } = Midway::start(on, "partial").await;
     live.agent.forget();
     let frames = socket.until_type("turn_complete").await;
@@ -147,7 +147,7 @@ async fn unrequested_output_of_an_agent_is_not_kept_forever(on: On) {
     assert!(logged[0].first_seq > 1_000, "nothing was let go of: {}", logged[0].first_seq);
 }
 
-async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts(on: On) {
+async fn an_agent_that_closes_every_event_stream_fails_after_a_few_attempts(on: On) {
     let live = Live::start(on).await;
     live.agent.behave(|manner| manner.drops_listeners = true);
     let session = live.session().await;
@@ -191,7 +191,7 @@ async fn an_unreachable_agent_fails_after_three_attempts_with_a_reason_for_all_c
     assert_eq!(tries, 2, "three attempts in all");
 }
 
-async fn a_session_stays_in_hand_while_its_agent_does_not_answer(on: On) {
+async fn a_session_accepts_commands_while_its_agent_does_not_answer(on: On) {
     let Midway { live, session, mut socket, .. } = Midway::start(on, "x").await;
     live.agent.behave(|manner| manner.mute_history = true);
     live.agent.cut();

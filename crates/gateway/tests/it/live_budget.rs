@@ -195,7 +195,7 @@ fn tenth() -> Value {
 }
 
 #[tokio::test]
-async fn requests_at_once_cannot_spend_a_budget_twice() {
+async fn concurrent_requests_cannot_spend_a_budget_twice() {
     let held = Provider::start().await;
     let session = held.live.session().await;
     let token = sandbox_token(&held.live.app, id(&session)).await;
@@ -257,7 +257,7 @@ async fn a_client_that_hangs_up_before_the_answer_has_still_asked() {
 }
 
 #[tokio::test]
-async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_is_no_use() {
+async fn a_request_over_the_remaining_budget_is_lowered_or_refused() {
     // Half a dollar buys 5000 tokens.
     let held = Provider::with("*=0/100").await;
     held.permits.add_permits(60);
@@ -299,7 +299,7 @@ fn spent(cost_micros: i64) -> store::Usage {
 }
 
 #[tokio::test]
-async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
+async fn concurrent_requests_never_exceed_a_budget() {
     let held = Provider::with("*=10/100").await;
     held.live.app.store.set_org_limits(held.live.ada.org, Some(700_000), None).await.unwrap();
     held.permits.add_permits(10_000);
@@ -448,7 +448,7 @@ async fn no_new_request_to_the_model_is_begun_while_the_gateway_stops() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_on_its_way_is_charged_at_its_worst_case() {
+async fn a_lost_response_is_charged_at_its_worst_case() {
     // A provider that accepts requests and closes the connection.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -470,7 +470,7 @@ async fn an_answer_that_is_lost_on_its_way_is_charged_at_its_worst_case() {
 }
 
 #[tokio::test]
-async fn an_aborted_answer_that_is_not_streamed_costs_what_it_can_have_cost() {
+async fn an_aborted_response_without_a_stream_is_charged_at_its_worst_case() {
     let (head_sent, told) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (sent, ended) = (Arc::clone(&head_sent), Arc::clone(&told));
     // The provider sends the response head at once, and the body only when the test releases it.

@@ -11,9 +11,9 @@ use crate::live::{Live, Midway, On, id, is_status, of_type, on_both};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
 
 on_both! {
-    a_session_starts_from_nothing_or_one_thing_of_its_own_organization
+    a_session_starts_from_at_most_one_object_of_its_own_organization
     sessions_are_listed_by_what_they_are_page_by_page
-    repositories_and_configurations_are_made_changed_and_removed
+    repositories_and_configurations_are_created_changed_and_deleted
     the_metrics_of_a_session_are_stored_and_its_outcome_is_set_at_its_end
     metrics_are_written_when_the_agent_fails
 }
@@ -28,7 +28,7 @@ async fn create(live: &Live, token: &str, more: &Value) -> (u16, Value) {
     live.ask("POST", "/proliferate/sessions", Some(token), &new(more), None).await
 }
 
-async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organization(on: On) {
+async fn a_session_starts_from_at_most_one_object_of_its_own_organization(on: On) {
     let live = Live::start(on).await;
     let ada = live.ada.token.clone();
     let (status, scratch) = create(&live, &ada, &json!({})).await;
@@ -157,7 +157,7 @@ async fn sessions_are_listed_by_what_they_are_page_by_page(on: On) {
     }
 }
 
-async fn repositories_and_configurations_are_made_changed_and_removed(on: On) {
+async fn repositories_and_configurations_are_created_changed_and_deleted(on: On) {
     let live = Live::start(on).await;
     let (ada, admin) = (live.ada.token.clone(), person(&live.app, live.ada.org, Role::Admin).await.token);
     let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;

@@ -16,12 +16,12 @@ on_both! {
     a_new_title_is_broadcast
     a_deleted_session_is_gone_for_everyone_at_once
     a_prompt_over_the_queue_limit_or_budget_is_refused_and_not_stored
-    a_session_that_was_on_its_way_up_long_ago_has_lost_its_room
-    an_immediate_session_that_cannot_start_leaves_nothing_behind
+    a_session_stuck_in_its_start_stops_counting_against_the_limit
+    an_immediate_session_that_cannot_start_is_deleted
     an_immediate_session_that_is_stopped_before_it_runs_is_refused
     every_route_knows_who_may_call_it
-    a_prompt_may_bring_twenty_megabytes_of_images_and_nothing_else_may
-    a_heartbeat_and_a_cancel_bring_nothing_to_life
+    only_prompts_may_have_twenty_megabytes_of_images
+    a_heartbeat_and_a_cancel_wake_no_session
     a_long_conversation_is_read_page_by_page_without_waking_anything
 }
 
@@ -174,7 +174,7 @@ async fn a_prompt_over_the_queue_limit_or_budget_is_refused_and_not_stored(on: O
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: wake up");
 }
 
-async fn a_session_that_was_on_its_way_up_long_ago_has_lost_its_room(on: On) {
+async fn a_session_stuck_in_its_start_stops_counting_against_the_limit(on: On) {
     let live = Live::echoing(on).await;
     let (one, two) = (live.session().await, live.session().await);
     let (store, long_ago) = (&live.app.store, live.app.clock.now() - TimeDelta::minutes(11));
@@ -189,7 +189,7 @@ async fn a_session_that_was_on_its_way_up_long_ago_has_lost_its_room(on: On) {
     }
 }
 
-async fn an_immediate_session_that_cannot_start_leaves_nothing_behind(on: On) {
+async fn an_immediate_session_that_cannot_start_is_deleted(on: On) {
     let live = Live::unreachable(on).await;
     let mut body = new();
     body["sandboxMode"] = json!("immediate");
@@ -279,7 +279,7 @@ async fn every_route_knows_who_may_call_it(on: On) {
     );
 }
 
-async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
+async fn a_heartbeat_and_a_cancel_wake_no_session(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let heartbeat = live
@@ -320,7 +320,7 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
     assert!(live.agent.asked("").is_empty());
 }
 
-async fn a_prompt_may_bring_twenty_megabytes_of_images_and_nothing_else_may(on: On) {
+async fn only_prompts_may_have_twenty_megabytes_of_images(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let ask = async |path: &str, length: usize| {

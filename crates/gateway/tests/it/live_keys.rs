@@ -11,7 +11,7 @@ on_both! {
     two_callers_may_use_the_same_key
     one_key_is_one_session_and_one_prompt
     while_a_request_runs_its_key_is_taken
-    a_key_is_settled_although_its_client_hung_up
+    a_keyed_request_is_finished_although_its_client_disconnected
 }
 
 fn new() -> Value {
@@ -113,7 +113,7 @@ async fn while_a_request_runs_its_key_is_taken(on: On) {
     );
 }
 
-async fn a_key_is_settled_although_its_client_hung_up(on: On) {
+async fn a_keyed_request_is_finished_although_its_client_disconnected(on: On) {
     let live = Live::echoing(on).await;
     live.agent.behave(|manner| manner.healthy = false);
     let mut body = new();

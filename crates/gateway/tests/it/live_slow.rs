@@ -115,7 +115,7 @@ async fn a_reader_that_falls_out_of_the_log_is_disconnected_and_reconnects_to_th
 }
 
 #[tokio::test]
-async fn many_readers_that_stand_still_leave_the_others_alone() {
+async fn stalled_readers_do_not_delay_other_readers() {
     let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;

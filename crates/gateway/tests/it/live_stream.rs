@@ -15,7 +15,7 @@ on_both! {
     callers_who_may_not_watch_are_refused_before_the_upgrade_without_details
     unknown_paths_below_a_session_are_404_and_wake_nothing
     a_ping_is_answered_while_the_agent_boots
-    to_look_at_a_session_does_not_wake_it
+    reading_a_session_does_not_wake_it
     invalid_messages_of_a_client_are_ignored_or_refused_and_the_stream_continues
     a_service_may_listen_and_not_speak
     a_slash_after_the_path_of_a_socket_does_not_matter
@@ -249,7 +249,7 @@ async fn a_ping_is_answered_while_the_agent_boots(on: On) {
     socket.until(|frame| is_status(frame, "running")).await;
 }
 
-async fn to_look_at_a_session_does_not_wake_it(on: On) {
+async fn reading_a_session_does_not_wake_it(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session_with(&json!({"initialPrompt": "hello"})).await;
     let mut socket = live.watch_with(&session, "&passive=1").await;

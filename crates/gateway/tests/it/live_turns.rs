@@ -19,7 +19,7 @@ on_both! {
     a_cancel_without_a_turn_clears_the_queue
     the_initial_prompt_is_sent_once_for_many_clients
     the_initial_prompt_precedes_later_prompts
-    the_initial_prompt_is_due_again_when_it_did_not_reach_the_agent
+    the_initial_prompt_is_sent_again_if_it_did_not_reach_the_agent
     the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart
     a_prompt_dispatched_but_not_broadcast_before_a_crash_is_broadcast_and_sent_once
     a_prompt_whose_reply_is_lost_is_one_turn
@@ -351,7 +351,7 @@ async fn the_initial_prompt_precedes_later_prompts(on: On) {
     assert_eq!(texts, [&json!("first"), &json!("second")]);
 }
 
-async fn the_initial_prompt_is_due_again_when_it_did_not_reach_the_agent(on: On) {
+async fn the_initial_prompt_is_sent_again_if_it_did_not_reach_the_agent(on: On) {
     let live = Live::echoing(on).await;
     live.agent.behave(|manner| manner.refusals = 4);
     let session = live.session_with(&json!({"initialPrompt": "first"})).await;

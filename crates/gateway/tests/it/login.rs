@@ -121,7 +121,7 @@ async fn a_login_ends_after_twelve_hours_and_with_its_membership() {
 }
 
 #[tokio::test]
-async fn a_login_is_good_in_its_cookie_only_and_nothing_else_is_good_there() {
+async fn a_login_is_accepted_only_as_a_cookie_and_a_cookie_accepts_nothing_else() {
     let gateway = TestGateway::sqlite().await;
     let person = member(&gateway).await;
     let token = logged_in(&gateway, &person).await;

@@ -145,7 +145,7 @@ async fn health_ignores_every_credential() {
 }
 
 #[tokio::test]
-async fn metrics_count_routes_and_name_nobody() {
+async fn metrics_count_routes_and_name_no_caller() {
     let gateway = gateway().await;
     let (id, method) = (some_uuid().to_string(), format!("M-{}", some_uuid()));
     gateway.get(&format!("/proliferate/sessions/{id}/status")).bearer("x").send().await;

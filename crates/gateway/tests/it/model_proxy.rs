@@ -128,7 +128,7 @@ async fn the_scripted_model_streams_to_every_credential_of_ours() {
 }
 
 #[tokio::test]
-async fn a_provider_is_asked_for_sandboxes_alone_for_only_they_are_counted() {
+async fn only_sandboxes_reach_the_provider() {
     let provider = scripted("[[rule]]\n[[rule.step]]\ntext = \"x\"").await;
     let (gateway, sandbox) = in_front_of(&provider.url()).await;
     let person = agent(&gateway).await;

@@ -64,7 +64,7 @@ async fn a_rotation_re_encrypts_everything_and_the_old_key_decrypts_nothing() {
 }
 
 #[tokio::test]
-async fn a_running_vault_takes_a_key_that_was_made_meanwhile() {
+async fn a_running_vault_reads_a_new_key() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     set(&gateway.app.vault, org, "BEFORE").await;
@@ -119,7 +119,7 @@ async fn an_interrupted_rotation_can_be_begun_again() {
 }
 
 #[tokio::test]
-async fn of_two_rotations_at_once_neither_forgets_a_key_that_the_other_needs() {
+async fn concurrent_rotations_keep_every_key_that_is_in_use() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     set(&gateway.app.vault, org, "A").await;
@@ -142,7 +142,7 @@ async fn of_two_rotations_at_once_neither_forgets_a_key_that_the_other_needs() {
 }
 
 #[tokio::test]
-async fn a_rotation_that_meets_a_bad_row_keeps_what_it_did_and_the_old_key() {
+async fn a_rotation_that_fails_at_a_bad_row_keeps_its_progress_and_the_old_key() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     set(&gateway.app.vault, org, "GOOD").await;

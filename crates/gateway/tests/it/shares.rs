@@ -59,7 +59,7 @@ async fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn slow_requests_of_one_sandbox_leave_the_model_to_its_neighbours() {
+async fn slow_requests_of_one_sandbox_do_not_block_the_model_for_others() {
     let gateway = patient(Setup::sqlite()).await;
     let (slow, neighbour) = (sandbox(&gateway.app).await, sandbox(&gateway.app).await);
     let (app, running) = (gateway.app.clone(), gateway.serve());
@@ -250,7 +250,7 @@ async fn unfinished_frames_are_held_within_the_share_of_their_session_and_organi
 }
 
 #[tokio::test]
-async fn prompts_wait_in_the_database_and_no_more_of_them_than_a_session_may_have() {
+async fn queued_prompts_are_stored_up_to_the_limit_of_a_session() {
     for on in [On::Sqlite, On::Postgres] {
         let live = Live::start(on).await;
         let session = live.session().await;
@@ -333,7 +333,7 @@ async fn requests_of_one_session_leave_slots_to_others() {
 }
 
 #[tokio::test]
-async fn metrics_show_shares_and_name_nobody() {
+async fn metrics_show_shares_and_name_no_caller() {
     let gateway = patient(Setup::sqlite()).await;
     let text = gateway.get("/metrics").send().await.text();
     for line in [

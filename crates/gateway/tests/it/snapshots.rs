@@ -43,7 +43,7 @@ fn from(snapshot: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_another_organization_and_one_that_is_not_there_answer_alike() {
+async fn foreign_and_missing_snapshots_answer_alike() {
     let live = Live::start(On::Sqlite).await;
     let other = org(&live.app).await;
     with_snapshot(&live, other, "theirs").await;

@@ -58,7 +58,7 @@ async fn unreachable_services_are_named_without_their_passwords() {
 }
 
 #[tokio::test]
-async fn a_service_that_takes_connections_and_says_nothing_does_not_hang_the_start() {
+async fn a_silent_postgres_does_not_hang_the_start() {
     let url = fresh_database().await;
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     proxy.black_hole(Direction::ToTarget);

@@ -73,7 +73,7 @@ async fn no_connection_is_accepted_after_the_soft_stop() {
 }
 
 #[tokio::test]
-async fn with_nothing_to_finish_a_stop_of_both_kinds_is_a_clean_one() {
+async fn soft_and_hard_stops_of_an_idle_server_are_clean() {
     for _ in 0..20 {
         let gateway = gateway().await;
         gateway.life.soft.cancel();

@@ -150,7 +150,7 @@ async fn two_tokens_in_one_url_are_none() {
 }
 
 #[tokio::test]
-async fn a_ticket_is_made_only_for_a_session_of_ones_own() {
+async fn a_ticket_is_created_only_by_members_for_sessions_of_their_organization() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = world(setup).await;
         let app = &world.gateway.app;

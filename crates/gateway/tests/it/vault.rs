@@ -126,7 +126,7 @@ async fn a_row_that_was_moved_or_changed_does_not_open() {
 }
 
 #[tokio::test]
-async fn two_seals_of_one_value_have_nothing_in_common() {
+async fn encrypting_a_value_twice_gives_different_ciphertexts() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     let (a, b) = (sealed(&gateway, org, "A").await, sealed(&gateway, org, "A").await);

@@ -88,7 +88,7 @@ impl AgentClient for Client<Dialer> {
         allow: &mut AllowBytes<'_>,
     ) -> Result<History, AgentError> {
         let mut history = Self::history(self, session, back_to, allow).await?;
-        // An agent that cannot list its requests has none that we missed.
+        // If the agent cannot list its requests, we assume that none was missed.
         history.requests = self.pending_requests().await.unwrap_or_default();
         Ok(history)
     }

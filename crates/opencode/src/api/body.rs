@@ -14,7 +14,7 @@ const MAX_EXTENSION: u32 = 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Chunked(Chunk),
-    /// With `Content-Length`: the number of bytes left.
+    /// A body with `Content-Length`: the number of bytes left.
     Counted(u64),
     UntilClosed,
 }

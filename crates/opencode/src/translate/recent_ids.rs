@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// More than the number of parts of any answer.
+/// The number of remembered ids, more than any answer has parts.
 const MAX_IDS: usize = 512;
 
 /// Hashes of ids, oldest first. They are keyed with a secret of this process, so that collisions cannot be

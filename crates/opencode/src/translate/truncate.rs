@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// If a value is too large, each of its strings is truncated to this fraction of the limit.
 const STRING_FRACTION: usize = 8;
-/// In the same case, lists are truncated to this many items.
+/// The number of items to which lists are truncated in the same case.
 const MAX_ITEMS: usize = 100;
 
 /// The beginning of a text, and how many bytes are missing.

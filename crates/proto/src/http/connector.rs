@@ -79,7 +79,7 @@ pub struct ChangeConnector {
 pub struct ConnectorEntry {
     pub id: ConnectorId,
     pub name: String,
-    /// Always `remote_http`.
+    /// The transport, which is always `remote_http`.
     pub transport: String,
     pub url: String,
     pub auth: ConnectorAuth,

@@ -14,7 +14,7 @@ pub struct InboxQuery {
     /// The organization; only for services that are bound to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization_id: Option<String>,
-    /// At most 100; 50 by default.
+    /// The maximum number of entries: at most 100, by default 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `next` of the page before.

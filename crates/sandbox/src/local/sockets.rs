@@ -17,7 +17,7 @@ pub(super) const MAX_IN_FLIGHT: u64 = 2 * 212_992;
 /// The number of messages that a datagram socket queues, one more than the kernel's default.
 const MAX_QUEUED_DATAGRAMS: u64 = 11;
 const SOCK_DGRAM: u8 = 2;
-/// More than the overhead of a single byte that is sent alone.
+/// An upper bound of the overhead of a byte that is sent alone.
 const BYTE_OVERHEAD: u64 = 1024;
 
 // Constants of `linux/netlink.h`, `linux/sock_diag.h`, `linux/unix_diag.h`, `linux/inet_diag.h` and

@@ -121,7 +121,7 @@ impl Inner {
         begun
     }
 
-    /// From the first record to a running PID 1.
+    /// The steps from the first record to a running PID 1.
     async fn prepare(
         &self,
         spec: &Spec,

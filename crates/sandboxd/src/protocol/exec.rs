@@ -19,7 +19,7 @@ pub struct Exec {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Without it, stdin is empty.
+    /// Whether the caller sends input. Otherwise stdin is empty.
     #[serde(default)]
     pub stdin: bool,
     /// Sends stderr to stdout, in the order in which it was written.

@@ -26,7 +26,7 @@ pub struct ServiceSpec {
 #[serde(rename_all = "snake_case")]
 pub enum Restart {
     Never,
-    /// After a failure: an exit code other than 0, or a signal.
+    /// The service restarts after a failure: an exit code other than 0, or a signal.
     #[default]
     OnFailure,
     Always,

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::open::{connect, describe_url};
 use crate::StoreError;
 
-/// Any fixed number; advisory locks belong to one database.
+/// The key of the lock, which is arbitrary; advisory locks belong to one database.
 const LOCK: i64 = 7_212_170_412;
 const TRY_LOCK: &str = "SELECT pg_try_advisory_lock($1)";
 /// The server process that holds the lock. PostgreSQL splits the number into two columns.

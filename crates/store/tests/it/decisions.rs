@@ -13,7 +13,7 @@ use crate::gate::{begin, done, end, ended, event, org, run};
 
 on_both! {
     of_an_approval_and_an_expiry_one_succeeds
-    a_decision_counts_only_in_time
+    a_decision_after_the_expiry_changes_nothing
     a_grant_is_redeemed_once_and_only_in_time
 }
 
@@ -84,7 +84,7 @@ async fn of_an_approval_and_an_expiry_one_succeeds(backend: &Backend) {
     }
 }
 
-async fn a_decision_counts_only_in_time(backend: &Backend) {
+async fn a_decision_after_the_expiry_changes_nothing(backend: &Backend) {
     let store = &backend.store;
     let expires_at = wait(store, "run-0001", 1).await;
     let early = expires_at - TimeDelta::milliseconds(1);

@@ -7,7 +7,7 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, member, membership, org, together};
 
 on_both! {
-    the_first_owner_is_made_once
+    the_first_owner_is_created_once
     organizations_are_listed_oldest_first
     one_address_is_one_user_in_every_organization
     a_name_is_private_to_its_organization
@@ -21,7 +21,7 @@ fn first(number: u8) -> FirstOwner {
     FirstOwner { org, user: id(100 + number), email: "Owner@Example.com".to_owned() }
 }
 
-async fn the_first_owner_is_made_once(b: &Backend) {
+async fn the_first_owner_is_created_once(b: &Backend) {
     assert!(b.store.first_owner().await.unwrap().is_none());
     let made = together(8, |caller| {
         let store = b.store.clone();

@@ -14,7 +14,7 @@ on_both! {
     only_one_caller_sends_the_initial_prompt
     counters_rise_and_pull_requests_are_listed_once
     branch_agent_session_and_activity_are_stored
-    a_title_is_replaced_only_by_one_of_a_better_source
+    a_title_is_replaced_only_by_one_of_a_later_source
 }
 
 async fn record(store: &Store) -> SessionRecord {
@@ -171,7 +171,7 @@ async fn branch_agent_session_and_activity_are_stored(b: &Backend) {
     assert_eq!(record(&b.store).await.agent_session_id, None);
 }
 
-async fn a_title_is_replaced_only_by_one_of_a_better_source(b: &Backend) {
+async fn a_title_is_replaced_only_by_one_of_a_later_source(b: &Backend) {
     use TitleSource::{Model, Person, Prompt};
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;

@@ -35,7 +35,7 @@ struct Link {
     last_id: u64,
     /// The callers that wait for an answer, by the id of their request.
     answers: Answers,
-    /// Taken by the subscriber.
+    /// The receiver, which the subscriber takes.
     events: Option<mpsc::UnboundedReceiver<Bytes>>,
     /// The ids of the prompts that were sent.
     prompts: HashSet<String>,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_one_is_cut_between_words_if_it_has_some() {
+    fn a_long_prompt_is_truncated_between_words() {
         assert_eq!(snippet(&"a".repeat(200)).unwrap(), format!("{}…", "a".repeat(149)));
         assert_eq!(snippet(&"ä".repeat(200)).unwrap(), format!("{}…", "ä".repeat(149)));
         assert_eq!(snippet(&"a".repeat(150)).unwrap(), "a".repeat(150));

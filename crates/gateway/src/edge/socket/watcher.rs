@@ -26,7 +26,7 @@ use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::edge::auth::LiveCredential;
 use crate::git::failed as git_failed;
-use crate::hub::{After, FrameText, Hub, HubError, JoinReply, Listener, to_one};
+use crate::hub::{FeedRead, FrameText, Hub, HubError, JoinReply, Listener, to_one};
 use crate::server::Inbound;
 use crate::sessions::{self, PromptDraft, RequestContext, Requester, SessionError};
 
@@ -196,14 +196,14 @@ impl Watcher {
         if since < 0 || since > self.hub.feed.head() {
             return Ok(false);
         }
-        let missing = matches!(self.hub.feed.after(since), After::Gone);
+        let missing = matches!(self.hub.feed.read_after(since), FeedRead::Gone);
         let store = &self.app.store;
         let away = |_| End::Away(CloseCode::SETUP_FAILED);
         if missing && !store.is_logged_after(self.visitor.session, since).await.map_err(away)? {
             return Ok(false);
         }
         self.place = since;
-        while matches!(self.hub.feed.after(self.place), After::Gone) {
+        while matches!(self.hub.feed.read_after(self.place), FeedRead::Gone) {
             if !self.send_logged().await? {
                 return Ok(false);
             }
@@ -282,20 +282,20 @@ impl Watcher {
     async fn catch_up(&mut self) -> Result<(), End> {
         let mut sent = false;
         loop {
-            match self.hub.feed.after(self.place) {
-                After::Nothing if sent => return self.flush().await,
-                After::Nothing => return Ok(()),
+            match self.hub.feed.read_after(self.place) {
+                FeedRead::Nothing if sent => return self.flush().await,
+                FeedRead::Nothing => return Ok(()),
                 // The session drops frames from memory after each turn. A client that lags further behind is not
                 // stalled yet, and gets them from the log.
-                After::Gone => {
+                FeedRead::Gone => {
                     if !Box::pin(self.send_logged()).await? {
                         return Err(End::Away(CloseCode::SLOW_CONSUMER));
                     }
                 }
-                After::Batches(batches) => {
-                    let waiting = coalesce::after(&batches, self.place);
+                FeedRead::Batches(batches) => {
+                    let waiting = coalesce::frames_after(&batches, self.place);
                     if self.hub.feed.is_far_behind(&self.listener) {
-                        for frame in coalesce::joined(waiting) {
+                        for frame in coalesce::merge_tokens(waiting) {
                             self.feed(frame).await?;
                         }
                     } else {
@@ -390,10 +390,10 @@ impl Watcher {
     /// conversation does not contain all of them.
     async fn send_history(&mut self, init: FrameText, head: i64) -> Result<(), End> {
         while self.place < head {
-            let batches = match self.hub.feed.after(self.place) {
-                After::Nothing => break,
-                After::Batches(batches) => batches,
-                After::Gone => {
+            let batches = match self.hub.feed.read_after(self.place) {
+                FeedRead::Nothing => break,
+                FeedRead::Batches(batches) => batches,
+                FeedRead::Gone => {
                     if !Box::pin(self.send_logged()).await? {
                         return Err(End::Away(CloseCode::SLOW_CONSUMER));
                     }
@@ -403,7 +403,7 @@ impl Watcher {
             // The history was read between two batches, so no batch contains frames both before and after `head`.
             let until: Vec<_> = batches.into_iter().filter(|batch| batch.last() <= head).collect();
             let Some(last) = until.last() else { break };
-            for frame in coalesce::after(&until, self.place) {
+            for frame in coalesce::frames_after(&until, self.place) {
                 self.feed(frame).await?;
             }
             self.place = last.last();

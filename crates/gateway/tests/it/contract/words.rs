@@ -169,7 +169,7 @@ pub(super) async fn a_break_glass_event_has_ticket_and_reason(world: World) {
 }
 
 /// An agent can only group its own calls into runs, and reads only its own case.
-pub(super) async fn a_sandbox_says_nothing_of_other_cases(world: World) {
+pub(super) async fn a_sandbox_starts_and_reads_only_runs_of_its_own_case(world: World) {
     let app = &world.gateway.app;
     let (own, other) = (session(app, world.team.org).await, session(app, world.team.org).await);
     let token = sandbox_token(app, own).await;

@@ -13,13 +13,13 @@ const LONGEST: usize = 16 * 1024;
 const TOKEN: &str = r#"{"type":"token""#;
 
 /// The frames after the sequence number `place`, unchanged.
-pub(super) fn after(batches: &[Arc<Batch>], place: i64) -> impl Iterator<Item = Utf8Bytes> {
+pub(super) fn frames_after(batches: &[Arc<Batch>], place: i64) -> impl Iterator<Item = Utf8Bytes> {
     let numbered = batches.iter().flat_map(|batch| (batch.first..).zip(&batch.frames));
     numbered.filter(move |(seq, _)| *seq > place).map(|(_, frame)| text(frame.clone()))
 }
 
 /// The same frames with consecutive tokens merged, for a client that lags.
-pub(super) fn joined(waiting: impl Iterator<Item = Utf8Bytes>) -> Vec<Utf8Bytes> {
+pub(super) fn merge_tokens(waiting: impl Iterator<Item = Utf8Bytes>) -> Vec<Utf8Bytes> {
     let mut out = Vec::new();
     let mut open: Option<Frame> = None;
     for frame in waiting {
@@ -75,20 +75,22 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_keeps_up_gets_every_frame_as_it_is() {
+    fn a_fast_client_gets_every_frame_unchanged() {
         let batch = batch(5, &[token("a", "x"), token("a", "y"), token("a", "z")]);
-        let frames: Vec<_> = after(std::slice::from_ref(&batch), 5).collect();
+        let frames: Vec<_> = frames_after(std::slice::from_ref(&batch), 5).collect();
         let expected: Vec<_> = batch.frames[1..].iter().cloned().map(text).collect();
         assert_eq!(frames, expected);
     }
 
     #[test]
-    fn a_client_that_lags_gets_the_same_text_in_fewer_frames() {
+    fn a_slow_client_gets_the_same_text_in_fewer_frames() {
         let mut messages = vec![token("a", "x"); 300];
         messages.push(ServerMessage::MessageComplete { message_id: "m".into() });
         messages.extend(vec![token("b", "y"); 2]);
-        let got: Vec<_> =
-            joined(after(&[batch(1, &messages)], 0)).iter().map(|f| Frame::parse(f).unwrap()).collect();
+        let got: Vec<_> = merge_tokens(frames_after(&[batch(1, &messages)], 0))
+            .iter()
+            .map(|f| Frame::parse(f).unwrap())
+            .collect();
         assert_eq!(got.len(), 3);
         assert_eq!(
             (got[0].seq_from, got[0].seq, &got[0].message),
