@@ -167,7 +167,7 @@ pub(crate) enum Command {
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct Listen {
-    /// Address and port; port 0 takes a free one [setting PROLIFERATE_LISTEN, default 127.0.0.1:8787]
+    /// Address and port; with port 0 the kernel chooses a free one [setting PROLIFERATE_LISTEN, default 127.0.0.1:8787]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
 }
@@ -316,7 +316,7 @@ pub(crate) enum SecretsCommand {
         key: String,
         /// The value, or `-`
         value: String,
-        /// A credential of the gateway that no sandbox gets, or a variable for sandboxes; kept for life
+        /// The purpose: a credential of the gateway that no sandbox gets, or a variable for sandboxes; it cannot change later
         #[arg(long, default_value = "platform", value_parser = words(&[SecretPurpose::Platform, SecretPurpose::Env], SecretPurpose::as_str))]
         purpose: SecretPurpose,
         #[command(flatten)]

@@ -72,7 +72,7 @@ pub(crate) struct ProveArgs {
     /// Prove that the ledger only grew since it had this size, which must be the size of a checkpoint
     #[arg(long, value_name = "N", conflicts_with = "check")]
     pub(crate) from: Option<u64>,
-    /// The later size, also of a checkpoint, for --from [default: that of the newest checkpoint]
+    /// With --from: the later size, which must be that of a checkpoint too [default: the newest checkpoint]
     #[arg(long, value_name = "M", requires = "from")]
     pub(crate) to: Option<u64>,
     /// Check a proof instead; needs no database

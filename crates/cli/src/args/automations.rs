@@ -75,7 +75,7 @@ pub(crate) enum AutomationsCommand {
 
 #[derive(Args)]
 pub(crate) struct AutomationSettings {
-    /// What the agent is to do in every run; `-` reads it from standard input
+    /// The prompt of every run; `-` reads it from standard input
     #[arg(long, value_name = "TEXT")]
     pub(crate) instructions: Option<String>,
     /// The model of its sessions
@@ -146,7 +146,7 @@ pub(crate) enum RunsCommand {
         /// The member, by e-mail address, name or id
         #[arg(long, value_name = "USER", conflicts_with = "nobody")]
         to: Option<String>,
-        /// Assign it to nobody
+        /// Remove the assignment
         #[arg(long)]
         nobody: bool,
     },
@@ -158,7 +158,7 @@ pub(crate) enum RunsCommand {
         /// The outcome that you have established
         #[arg(value_parser = words(Resolution::ALL, Resolution::as_str))]
         outcome: Resolution,
-        /// Say why
+        /// The reason, for the log of the run
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },

@@ -77,22 +77,22 @@ pub(crate) struct AddConnector {
     /// The name of the connector
     #[arg(long)]
     pub(crate) name: String,
-    /// The address of the MCP server (the gateway is the one of the setting `PROLIFERATE_URL`, or the usual one)
+    /// The address of the MCP server; set `PROLIFERATE_URL` to choose the gateway
     #[arg(long, value_parser = server_url)]
     pub(crate) url: Url,
     /// How to authenticate, with names of secrets: none, bearer:KEY, header:NAME:KEY or oauth
     #[arg(long, default_value = "none")]
     pub(crate) auth: String,
-    /// For oauth: the address of the token endpoint
+    /// The address of the token endpoint, for oauth
     #[arg(long, value_parser = server_url)]
     pub(crate) token_url: Option<Url>,
-    /// For oauth: the secret with the client's id
+    /// The secret with the client's id, for oauth
     #[arg(long, value_name = "KEY")]
     pub(crate) client_id_key: Option<String>,
-    /// For oauth: the secret with the client's secret
+    /// The secret with the client's secret, for oauth
     #[arg(long, value_name = "KEY")]
     pub(crate) client_secret_key: Option<String>,
-    /// For oauth: the scopes to ask for
+    /// The scopes to request, for oauth
     #[arg(long)]
     pub(crate) scope: Option<String>,
     /// The risk of its tools; a server's hints may raise it, never lower it

@@ -20,7 +20,7 @@ pub(crate) struct QuestionsArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum QuestionsCommand {
-    /// List the questions that agents of the organization wait with
+    /// List the open questions of the organization's agents
     Ls,
     /// Answer a question
     ///

@@ -172,7 +172,7 @@ pub(crate) struct NewArgs {
     /// The configuration to start from, by name or id [default: an empty workspace]
     #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
-    /// The repository to work on, by address, folder, name or id; a new one is added, which only admins may
+    /// The repository to work on, by address, folder, name or id; a new one is added, which only admins may do
     #[arg(long, value_name = "URL|PATH", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
     pub(crate) repo: Option<String>,
     /// Check out this branch before the agent starts

@@ -101,7 +101,7 @@ async fn boot(client: &Client, id: SessionId) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The repository with this name, id or address; one with a new address is added, which only admins may.
+/// The repository with this name, id or address; one with a new address is added, which only admins may do.
 async fn find_or_add(client: &Client, named: &str) -> Result<RepoEntry, Failure> {
     let known = client.repos().await?.repos;
     let candidates: Vec<_> = known.iter().map(|repo| Candidate::new(repo.id, [repo.name.clone()])).collect();

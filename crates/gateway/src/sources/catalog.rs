@@ -19,7 +19,7 @@ pub(crate) const HTTP_TOOLS: &str = "tools";
 /// Within this time every source must have described itself. It is longer than the timeout of listing a connector's tools.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What [`Source::describe`](super::Source::describe) returns: one entry for each source of actions, since one kind of
+/// The result of [`Source::describe`](super::Source::describe): one entry for each source of actions. One kind of
 /// source may have many, such as connectors, and each of them may fail alone.
 pub(crate) type Described<'a> = BoxFuture<'a, Vec<Result<CatalogSource, SourceError>>>;
 
