@@ -57,10 +57,11 @@ if [ "$(.tools/browser/node_modules/.bin/playwright-mcp --version 2>/dev/null | 
   PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm install --prefix .tools/browser --no-save --no-package-lock --no-audit --no-fund --silent "@playwright/mcp@$PLAYWRIGHT_MCP_VERSION"
 fi
 
-# The reference server and the conformance suite of the Model Context Protocol. The suite needs Node 22, so all of it has
-# a folder of its own, which is not on the PATH.
+# The reference server, the conformance suite, the client of the official SDK and the inspector of the Model Context
+# Protocol. The suite needs Node 22, so all of it has a folder of its own, which is not on the PATH.
 if [ "${1:-}" = test ]; then
-  mcp=(@modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/conformance@0.2.0-alpha.10 node@22.23.3)
+  mcp=(@modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/conformance@0.2.0-alpha.10 node@22.23.3
+    @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector@2.12.0)
   if [ "$(cat .tools/mcp/installed 2>/dev/null || true)" != "${mcp[*]}" ]; then
     say "installing with npm: ${mcp[*]} into .tools/mcp"
     npm install --prefix .tools/mcp --no-save --no-package-lock --no-audit --no-fund --silent "${mcp[@]}"

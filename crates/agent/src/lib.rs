@@ -29,6 +29,6 @@ pub use events::{EventBatch, EventStream, MAX_BATCH_BYTES, MAX_BATCH_EVENTS};
 pub use history::{History, HistoryMessage, Page, PendingRequest};
 pub use kind::AgentType;
 pub use prompt_id::{prompt_id, random_part};
-pub use setup::{Browser, ChatModel, Entry, Launch, Program, Setup, TOOL_FOLDER};
+pub use setup::{Browser, ChatModel, Entry, Launch, Program, Setup, TOOL_FOLDER, Urls};
 pub use tool::Tool;
 pub use translator::{Effect, Output, Translator};

@@ -16,9 +16,8 @@ pub struct Setup<'a> {
     pub folder: &'a str,
     /// The agent's working directory.
     pub workspace: &'a str,
-    /// The base URL of the model API, without `/v1`.
-    pub model_url: &'a str,
-    /// The key by which the model proxy identifies the session.
+    pub urls: Urls<'a>,
+    /// The key by which the gateway identifies the session.
     pub model_key: &'a str,
     /// The session, or `None` while the agent waits in the pool.
     pub session: Option<&'a str>,
@@ -33,6 +32,15 @@ pub struct Setup<'a> {
     pub browser: Option<&'a Browser>,
     /// The port of 127.0.0.1 on which the gateway reaches the agent.
     pub port: u16,
+}
+
+/// What an agent reaches the gateway at.
+#[derive(Clone, Copy)]
+pub struct Urls<'a> {
+    /// The base URL of the model API, without `/v1`.
+    pub model: &'a str,
+    /// The MCP server with the actions of the session.
+    pub mcp: &'a str,
 }
 
 /// A model of the Chat Completions API, with its limits in tokens where they are known.

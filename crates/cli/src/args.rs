@@ -21,7 +21,7 @@ use std::str::FromStr;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
-use proto::http::SecretPurpose;
+use proto::http::{KeyScope, SecretPurpose};
 use proto::{EgressMode, Role, UnknownWord};
 
 use crate::complete;
@@ -276,6 +276,9 @@ pub(crate) enum KeysCommand {
         /// The name of the key in lists
         #[arg(long)]
         name: String,
+        /// What the key opens: everything that the member may do, or only actions, for MCP clients
+        #[arg(long, default_value = "full", value_parser = words(KeyScope::ALL, KeyScope::as_str))]
+        scope: KeyScope,
         #[command(flatten)]
         member: WhichMember,
     },

@@ -2,6 +2,7 @@
 
 use gate::{AdminChange, Subject};
 use gateway::identity::{Credential, CredentialKind};
+use proto::http::KeyScope;
 use proto::{ApiKeyId, iso, text};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
@@ -13,7 +14,7 @@ use crate::failure::Failure;
 
 pub(crate) async fn run(context: &Context, command: KeysCommand) -> Result<(), Failure> {
     match command {
-        KeysCommand::Create { name, member } => create(context, name, member).await,
+        KeysCommand::Create { name, scope, member } => create(context, name, scope, member).await,
         KeysCommand::Ls { org } => ls(context, org.org.as_deref()).await,
         KeysCommand::Revoke { key, org } => {
             let store = context.store().await?;
@@ -28,7 +29,7 @@ pub(crate) async fn run(context: &Context, command: KeysCommand) -> Result<(), F
     }
 }
 
-async fn create(context: &Context, name: String, which: WhichMember) -> Result<(), Failure> {
+async fn create(context: &Context, name: String, scope: KeyScope, which: WhichMember) -> Result<(), Failure> {
     if !text::is_line(&name, 100) {
         return Err(Failure::usage("--name must be one line of 1 to 100 characters"));
     }
@@ -38,9 +39,11 @@ async fn create(context: &Context, name: String, which: WhichMember) -> Result<(
     let id = ApiKeyId::from(context.rng.uuid(at));
     let key = Credential::new(CredentialKind::ApiKey, &context.rng);
     let (org_id, user_id) = (member.org_id, member.user_id);
-    let change = AdminChange::new(Subject::ApiKey, "create", format!("key {id} of user {user_id}"));
+    let change =
+        AdminChange::new(Subject::ApiKey, "create", format!("key {id} of scope {scope} of user {user_id}"));
     let store = context.administer(&store, org_id, &change).await?;
-    store.create_key(NewApiKey { id, org_id, user_id, name, hint: key.hint, key_hash: key.hash, at }).await?;
+    let new = NewApiKey { id, org_id, user_id, name, scope, hint: key.hint, key_hash: key.hash, at };
+    store.create_key(new).await?;
     context.out.result(&json!({ "id": id, "key": key.text.expose_secret() }), key.text.expose_secret());
     Ok(())
 }
@@ -54,13 +57,15 @@ async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
             let state = if key.revoked_at.is_some() { "revoked" } else { "active" };
             let hint = format!("{}…", key.hint);
             let made = context.ago(key.created_at);
-            vec![key.id.to_string(), key.name.clone(), key.email.clone(), hint, state.to_owned(), made]
+            let scope = key.scope.to_string();
+            vec![key.id.to_string(), key.name.clone(), key.email.clone(), scope, hint, state.to_owned(), made]
         })
         .collect();
     let values = keys.iter().map(|key| {
-        json!({ "id": key.id, "name": key.name, "userId": key.user_id, "email": key.email, "hint": key.hint,
+        json!({ "id": key.id, "name": key.name, "userId": key.user_id, "email": key.email, "scope": key.scope,
+            "hint": key.hint,
             "createdAt": iso::text(&key.created_at), "revokedAt": key.revoked_at.as_ref().map(iso::text) })
     });
-    context.out.list(values.collect(), &["ID", "NAME", "USER", "KEY", "STATE", "CREATED"], &rows);
+    context.out.list(values.collect(), &["ID", "NAME", "USER", "SCOPE", "KEY", "STATE", "CREATED"], &rows);
     Ok(())
 }

@@ -192,7 +192,7 @@ impl Gate {
             id: self.audit.new_uuid().into(),
             integration: source.to_owned(),
             action: action.to_owned(),
-            by_key: false,
+            key: None,
         };
         Arc::new(CallRequest { action: Some(action), ..request.as_ref().clone() })
     }

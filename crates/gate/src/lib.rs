@@ -76,7 +76,7 @@ pub use result::{CallOutcome, CallResult};
 pub use rules::{RulesError, read_policy};
 pub use runs::{
     ArtifactReading, Attempt, AttemptError, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent,
-    agent_role,
+    agent_role, key_agent,
 };
 pub use settings::GateSettings;
 pub use tool::{

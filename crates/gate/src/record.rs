@@ -204,7 +204,7 @@ impl Gate {
 
 /// The row of an invocation, if the call is one. A mode that nobody could look up is the default one.
 fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<NewInvocation>> {
-    let ActionRequest { id, integration, action, by_key } = judgement.call.request.action.clone()?;
+    let ActionRequest { id, integration, action, key } = judgement.call.request.action.clone()?;
     let tool = judgement.tool.as_deref();
     let risk = tool.map_or(Risk::Danger, Tool::risk);
     let mode = judgement.asked.mode.clone().unwrap_or_else(|| ModeDecision::inferred(risk));
@@ -219,7 +219,7 @@ fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<New
         mode_reason: mode.reason,
         params: JsonText::of(&shown(&judgement.call.request.target.parameters)),
         definition_hash: definition.map(|definition| definition.hash.to_string()),
-        by_key,
+        key_id: key,
         waiting,
     }))
 }

@@ -9,7 +9,7 @@ use clock::Clock;
 use ledger::{ActionType, Outcome, Severity, Target, TargetType, Text};
 use parking_lot::Mutex;
 use policy::{ActorClass, Claim};
-use proto::{OrgId, SessionId, ToolErrorCode, UserId};
+use proto::{ApiKeyId, OrgId, SessionId, ToolErrorCode, UserId};
 use shares::{OverShare, Party, Quota, Rate, RateLimits};
 use store::{Change, GateWrite, StoreError};
 
@@ -17,6 +17,7 @@ use super::Gate;
 use crate::judgement::JudgedCall;
 use crate::request::CallRequest;
 use crate::result::{CallResult, Refusal};
+use crate::runs::KEY_AGENT;
 
 /// The rate limits of calls, for `doctor`; see [`crate::GateSettings::calls_per_minute`].
 pub fn call_rates(calls_per_minute: u32) -> [RateLimits; 3] {
@@ -123,16 +124,23 @@ impl Refusals {
 }
 
 fn party(org: Option<OrgId>, session: Option<SessionId>, actor: &Claim) -> Party {
-    match (org, session, user(actor)) {
-        (Some(org), Some(session), _) => Party::session(session, org),
-        (Some(org), None, Some(user)) => Party::user(user, org),
-        (Some(org), None, None) => Party::org(org),
-        (None, ..) => Party::services(),
+    let Some(org) = org else { return Party::services() };
+    match (session, user(actor), key(actor)) {
+        (Some(session), ..) => Party::session(session, org),
+        (None, Some(user), _) => Party::user(user, org),
+        (None, None, Some(key)) => Party::key(key, org),
+        (None, None, None) => Party::org(org),
     }
 }
 
 fn user(actor: &Claim) -> Option<UserId> {
     (actor.actor_type == ActorClass::Human).then(|| actor.actor_id.parse().ok()).flatten()
+}
+
+/// The key of a program that counts as an agent. No credential lets its caller choose such a name.
+fn key(actor: &Claim) -> Option<ApiKeyId> {
+    let named = actor.actor_id.strip_prefix(KEY_AGENT)?.parse().ok();
+    named.filter(|_| actor.actor_type == ActorClass::Agent)
 }
 
 impl Gate {

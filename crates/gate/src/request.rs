@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ledger::{ArtifactRef, Hash, payload_hash};
 use policy::{Claim, Versions};
-use proto::{InvocationId, OrgId, SessionId};
+use proto::{ApiKeyId, InvocationId, OrgId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -39,8 +39,8 @@ pub struct ActionRequest {
     /// The source, as agents name it.
     pub integration: String,
     pub action: String,
-    /// Whether it was requested with an API key.
-    pub by_key: bool,
+    /// The API key with which it was requested, outside of any session.
+    pub key: Option<ApiKeyId>,
 }
 
 /// The entry point of a call. It decides which part of the result is stored.
@@ -110,11 +110,37 @@ impl CallRequest {
     pub fn of_session(
         caller: Caller,
         session: SessionId,
+        names: (&str, &str),
+        parameters: Value,
+        run: RunRequest,
+    ) -> Self {
+        Self::submitted(caller, Some(session), names, parameters, run)
+    }
+
+    /// The invocation of an action by a session's agent, or by a program that counts as an agent without a session.
+    pub fn of_action(
+        caller: Caller,
+        names: (&str, &str),
+        parameters: Value,
+        run: RunRequest,
+        action: ActionRequest,
+    ) -> Self {
+        let session = caller.session;
+        let call = Self::submitted(caller, session, names, parameters, run);
+        let call = Self { action: Some(action), ..call };
+        Self { request_hash: call.binding(), ..call }
+    }
+
+    /// The session of the call, if any, is its case.
+    fn submitted(
+        caller: Caller,
+        session: Option<SessionId>,
         (lane, tool): (&str, &str),
         parameters: Value,
         run: RunRequest,
     ) -> Self {
         let payload = json!({"tool": tool, "case": session, "parameters": parameters});
+        let scope = session.map(|_| "case_id").into_iter().chain(["run_id"]);
         // Callers pass parameters without floating-point numbers, so canonicalisation does not fail.
         let request_hash =
             payload_hash(&payload).unwrap_or_else(|_| ledger::sha256(payload.to_string().as_bytes()));
@@ -131,27 +157,13 @@ impl CallRequest {
                 input_artifacts: Vec::new(),
             },
             run,
-            case: Some(session.to_string()),
-            scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
+            case: session.map(|session| session.to_string()),
+            scope: scope.map(str::to_owned).collect(),
             break_glass: BreakGlass::default(),
             demanded: None,
             request_hash,
             action: None,
         }
-    }
-
-    /// The invocation of an action by a session's agent.
-    pub fn of_action(
-        caller: Caller,
-        session: SessionId,
-        names: (&str, &str),
-        parameters: Value,
-        run: RunRequest,
-        action: ActionRequest,
-    ) -> Self {
-        let call = Self::of_session(caller, session, names, parameters, run);
-        let call = Self { action: Some(action), ..call };
-        Self { request_hash: call.binding(), ..call }
     }
 
     /// The hash of everything that an approval is bound to: who requests what, with which parameters, in which lane and

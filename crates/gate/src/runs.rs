@@ -2,7 +2,7 @@
 
 use ledger::{ActionType, Authz, Decision, Event, Hash, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Versions};
-use proto::{AgentMode, OrgId, RunKind, RunStatus, SessionId};
+use proto::{AgentMode, ApiKeyId, OrgId, RunKind, RunStatus, SessionId};
 use serde_json::json;
 use store::{Change, Ended, GateWrite, JsonText, NewEvent, NewRun, Run, SessionRecord, StoreError, Written};
 
@@ -64,6 +64,14 @@ fn turn_run(prompt: &str) -> String {
 /// The actor of a session's agent, in policy and in the ledger.
 pub fn agent(session: SessionId) -> Claim {
     Claim { actor_type: ActorClass::Agent, actor_id: session.to_string() }
+}
+
+/// How the actor ids of programs with API keys begin.
+pub(crate) const KEY_AGENT: &str = "key:";
+
+/// The actor and the role of a program that calls actions with an API key: it counts as an agent without a session.
+pub fn key_agent(key: ApiKeyId) -> (Claim, &'static str) {
+    (Claim { actor_type: ActorClass::Agent, actor_id: format!("{KEY_AGENT}{key}") }, CODING_AGENT)
 }
 
 impl Gate {

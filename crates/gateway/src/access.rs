@@ -85,6 +85,7 @@ acts! {
     MakeTicket: "make and revoke own tickets" [Yes Yes Yes No No]
     ReadActions: "list the actions of a session, their guides and invocations" [Yes Yes Yes Yes Own]
     InvokeAction: "invoke an action of the session" [No No No No Own]
+    UseMcp: "list and call actions over MCP (also API keys with the scope `mcp`, which may do nothing else)" [No No No No Own]
     DecideInvocation: "approve and deny invocations" [No No Yes No No]
     CallPlatformTool: "call a platform tool of the session" [No No No No Own]
     UseGitProxy: "fetch and push with git through the gateway" [No No No No Own]

@@ -1,12 +1,19 @@
 //! The actions of agents: the catalog that a session sees, invocations, and their approval.
 
+mod caller;
 mod catalog;
 mod invocation;
+mod tool_names;
+mod tools;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use clock::{Clock, Rng};
 use gate::Gate;
+use lru::LruCache;
+use parking_lot::Mutex;
+use proto::OrgId;
 use shares::{Quota, Rate, RateLimits};
 use store::Store;
 
@@ -14,15 +21,19 @@ use crate::git::GitService;
 use crate::hub::Hubs;
 use crate::sources::Registry;
 
+pub(crate) use caller::ActionCaller;
 pub(crate) use invocation::{ActionError, is_invalid, shown_invocation};
 
-/// Invocations of one session a minute, and of one organization.
+/// Invocations of one session or API key a minute, and of one organization.
 const INVOCATIONS: RateLimits = RateLimits {
     name: "action invocations",
     session: Quota { per_minute: 60, burst: 60 },
     org: Quota { per_minute: 6_000, burst: 6_000 },
     address: Quota { per_minute: 60, burst: 60 },
 };
+
+/// The most names of tools that are kept in memory.
+const KEPT_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// What the use cases of actions need.
 pub struct Actions {
@@ -33,6 +44,8 @@ pub struct Actions {
     sources: Arc<Registry>,
     hubs: Hubs,
     rate: Rate,
+    /// The source and the action of each MCP tool that an organization has listed lately.
+    names: Mutex<LruCache<(OrgId, String), (String, String)>>,
 }
 
 impl Actions {
@@ -45,6 +58,7 @@ impl Actions {
             gate: git.gate.clone(),
             sources,
             hubs,
+            names: Mutex::new(LruCache::new(KEPT_NAMES)),
         }
     }
 }

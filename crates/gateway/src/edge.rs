@@ -37,6 +37,7 @@ mod integrations;
 mod invocations;
 mod keys;
 mod login;
+mod mcp;
 mod me;
 mod members;
 mod messages;

@@ -1,4 +1,5 @@
-//! The Model Context Protocol, on the official SDK: what an organization's connectors offer and answer.
+//! The Model Context Protocol, on the official SDK: what an organization's connectors offer and answer, and answers to the
+//! clients of our own actions.
 //!
 //! Every operation opens its own connection, so that no state of a server outlives it. Everything that comes from a
 //! server is untrusted: bytes, time, definitions and results are bounded here, and no hint of a server can loosen a
@@ -12,6 +13,7 @@ mod http;
 mod listing;
 mod problem;
 mod result;
+pub mod server;
 
 pub use auth::{Auth, AuthError, ClientCredentials, check_header_name};
 pub use client::{Call, CallOutcome, Limits, Reach, call_tool, list_tools};

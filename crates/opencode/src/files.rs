@@ -1,6 +1,7 @@
 //! The files, environment and command line that the agent is started with, as plain data. With them OpenCode
 //! starts without network access, never asks for permission, and does not touch the user's repository.
 
+mod actions;
 mod browser;
 
 use agent::{ChatModel, Entry, Launch, Setup, TOOL_FOLDER, Tool};
@@ -59,7 +60,7 @@ impl Files<'_> {
         entries.push(Entry { secret: true, ..self.entry("model-key", self.0.model_key) });
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
-        entries.push(self.entry("opencode.json", &self.chat_catalogue().to_string()));
+        entries.push(self.entry("opencode.json", &self.session_config().to_string()));
         entries.push(self.entry("proliferate.mjs", PLUGIN));
         entries.push(self.entry("instructions.md", &self.all_instructions()));
         entries.extend(
@@ -119,8 +120,8 @@ impl Files<'_> {
     /// Passed in the environment, because that takes precedence over every file that the agent may write
     /// later.
     fn config(self) -> Value {
-        let key = format!("{{file:{}/model-key}}", self.0.folder);
-        let base = format!("{}/v1", self.0.model_url.trim_end_matches('/'));
+        let key = self.key();
+        let base = format!("{}/v1", self.0.urls.model.trim_end_matches('/'));
         let mut config = json!({
             "$schema": SCHEMA,
             "model": self.0.model,
@@ -146,11 +147,20 @@ impl Files<'_> {
     }
 
     /// In a file of its own, because OpenCode reads it again for a session that takes a pooled agent, but not
-    /// `models.json`.
-    fn chat_catalogue(self) -> Value {
+    /// `models.json`. In the pool nothing answers for the actions of a session.
+    fn session_config(self) -> Value {
         let models: serde_json::Map<String, Value> =
             self.0.chat_models.iter().map(|model| (model.name.clone(), chat_entry(model))).collect();
-        json!({ "$schema": SCHEMA, "provider": { "litellm": { "models": models } } })
+        let mut config = json!({ "$schema": SCHEMA, "provider": { "litellm": { "models": models } } });
+        if self.0.session.is_some() {
+            config["mcp"] = actions::mcp_servers(self.0.urls.mcp, &self.key());
+        }
+        config
+    }
+
+    /// OpenCode replaces this by the session's key, which is in a secret file.
+    fn key(self) -> String {
+        format!("{{file:{}/model-key}}", self.0.folder)
     }
 
     fn home_config(self) -> String {

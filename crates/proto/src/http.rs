@@ -59,7 +59,7 @@ pub use environment::{
     SubmittedEntry, SubmittedSecret, SubmittedVariable, TestServices, TestServicesReply,
 };
 pub use identity::{
-    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
+    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, KeyScope, LoginRequest, MemberEntry,
     MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretPurpose,
     SecretScope, SetRole, SetSecret, SetSecretReply, TicketKind,
 };

@@ -15,7 +15,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use proto::{OrgId, SessionId, UserId};
+use proto::{ApiKeyId, OrgId, SessionId, UserId};
 
 pub use pool::{Held, Pool, PoolLimits};
 pub use rate::{Quota, Rate, RateLimits};
@@ -25,6 +25,7 @@ pub use rate::{Quota, Rate, RateLimits};
 enum Holder {
     Session(SessionId),
     User(UserId),
+    Key(ApiKeyId),
     Org(OrgId),
     /// Services without an organization. They are the operator's programs, and are counted together.
     Services,
@@ -48,6 +49,11 @@ impl Party {
     /// A member of an organization, with a share of its own, so that one member cannot use up what the others have.
     pub fn user(user: UserId, org: OrgId) -> Self {
         Self { first: Holder::User(user), second: Some(Holder::Org(org)) }
+    }
+
+    /// A program with an API key, with a share of its own.
+    pub fn key(key: ApiKeyId, org: OrgId) -> Self {
+        Self { first: Holder::Key(key), second: Some(Holder::Org(org)) }
     }
 
     pub fn org(org: OrgId) -> Self {
@@ -92,6 +98,7 @@ pub struct OverShare {
 pub enum ShareOwner {
     Session,
     User,
+    Key,
     Org,
     Services,
     Address,
@@ -104,6 +111,7 @@ impl ShareOwner {
         match self {
             Self::Session => "session",
             Self::User => "user",
+            Self::Key => "key",
             Self::Org => "organization",
             Self::Services => "services",
             Self::Address => "address",
@@ -117,6 +125,7 @@ impl From<Holder> for ShareOwner {
         match holder {
             Holder::Session(_) => Self::Session,
             Holder::User(_) => Self::User,
+            Holder::Key(_) => Self::Key,
             Holder::Org(_) => Self::Org,
             Holder::Services => Self::Services,
             Holder::Address(_) => Self::Address,
@@ -144,6 +153,7 @@ impl fmt::Display for OverShare {
         match whose {
             ShareOwner::Session => write!(f, "This session has used its share of {what}")?,
             ShareOwner::User => write!(f, "You have used your share of {what}")?,
+            ShareOwner::Key => write!(f, "This API key has used its share of {what}")?,
             ShareOwner::Org => write!(f, "This organization has used its share of {what}")?,
             ShareOwner::Services => write!(f, "Services have used their share of {what}")?,
             ShareOwner::Address => write!(f, "This address has used its share of {what}")?,

@@ -103,7 +103,7 @@ impl Pool {
         let own = usage.by.get(&holder).copied().unwrap_or_default();
         let free = self.limits.total.saturating_sub(usage.total);
         let most = match holder {
-            Holder::Session(_) | Holder::User(_) => self.limits.per_session,
+            Holder::Session(_) | Holder::User(_) | Holder::Key(_) => self.limits.per_session,
             // The first piece may use all that is free. Beyond it, at least as much must stay free as the holder
             // has.
             Holder::Org(_) | Holder::Services | Holder::Address(_) if own == 0 => free,

@@ -29,7 +29,7 @@ pub struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     pub name: &'static str,
-    /// The quota of one session, and of one user.
+    /// The quota of one session, of one user, and of one API key.
     pub session: Quota,
     pub org: Quota,
     pub address: Quota,
@@ -48,7 +48,7 @@ impl fmt::Display for RateLimits {
         let Self { name, session, org, .. } = self;
         write!(
             f,
-            "{name} a minute: {} per session or user, {} per organization",
+            "{name} a minute: {} per session, user or API key, {} per organization",
             session.per_minute, org.per_minute
         )?;
         write!(f, " (at once {} and {})", session.burst, org.burst)
@@ -99,7 +99,7 @@ impl Rate {
 
     fn quota(&self, holder: Holder) -> Quota {
         match holder {
-            Holder::Session(_) | Holder::User(_) => self.limits.session,
+            Holder::Session(_) | Holder::User(_) | Holder::Key(_) => self.limits.session,
             Holder::Org(_) | Holder::Services => self.limits.org,
             Holder::Address(_) => self.limits.address,
         }

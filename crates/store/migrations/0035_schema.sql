@@ -38,6 +38,7 @@ CREATE TABLE api_keys (
     org_id UUID NOT NULL,
     user_id UUID NOT NULL,
     name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
+    scope TEXT NOT NULL CHECK (scope IN ('full', 'mcp')),
     hint TEXT NOT NULL,
     key_hash BYTEA NOT NULL UNIQUE,
     created_at TIMESTAMPTZ NOT NULL,
@@ -840,8 +841,8 @@ CREATE TABLE invocations (
     definition_hash TEXT CHECK (length(definition_hash) = 64),
     -- The complete request, only while it waits.
     request JSONB,
-    -- Whether it was requested with an API key.
-    by_key BOOLEAN NOT NULL,
+    -- The API key with which it was requested. It may be deleted, and the invocation stays.
+    key_id UUID,
     -- Until when it can be approved. NULL if it never waited.
     expires_at TIMESTAMPTZ,
     -- Who approved or denied it.

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::db::{read, write};
 use crate::gate::administer;
+use crate::key::INSERT_KEY;
 use crate::{NewApiKey, Store, StoreError, TokenHash};
 
 /// The most devices that may wait at the same time. Nobody has authenticated them, so they must not fill the disk.
@@ -105,8 +106,6 @@ impl Store {
     pub async fn redeem_device_login(&self, hash: &TokenHash, key: NewApiKey) -> Result<bool, StoreError> {
         const TAKE: &str = "DELETE FROM device_logins
             WHERE device_hash = $1 AND org_id = $2 AND user_id = $3 AND expires_at > $4";
-        const SQL: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let hash = hash.to_vec();
         administer!(self, tx => {
             let taken = sqlx::query(TAKE)
@@ -115,9 +114,9 @@ impl Store {
             if taken.rows_affected() == 0 {
                 return Ok(false);
             }
-            sqlx::query(SQL)
+            sqlx::query(INSERT_KEY)
                 .bind(key.id.uuid()).bind(key.org_id.uuid()).bind(key.user_id.uuid())
-                .bind(key.name).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
+                .bind(key.name).bind(key.scope.as_str()).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
                 .execute(&mut *tx).await?;
             Ok(true)
         })

@@ -3,7 +3,8 @@
 
 use chrono::{DateTime, Utc};
 use proto::{
-    ActionMode, InvocationId, InvocationStatus, ModeSource, OrgId, Risk, RunStatus, SessionId, UserId,
+    ActionMode, ApiKeyId, InvocationId, InvocationStatus, ModeSource, OrgId, Risk, RunStatus, SessionId,
+    UserId,
 };
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
@@ -25,7 +26,7 @@ pub struct NewInvocation {
     /// Redacted and truncated.
     pub params: JsonText,
     pub definition_hash: Option<String>,
-    pub by_key: bool,
+    pub key_id: Option<ApiKeyId>,
     /// Set if the run waits for approval.
     pub waiting: Option<Waiting>,
 }
@@ -36,7 +37,7 @@ pub struct Waiting {
     /// The complete request, which is executed if it is approved.
     pub request: JsonText,
     pub expires_at: DateTime<Utc>,
-    /// The session may have fewer than this many requests waiting.
+    /// The session or key may have fewer than this many requests waiting.
     pub limit: u64,
 }
 
@@ -56,7 +57,8 @@ pub struct Invocation {
     pub params: JsonValue,
     pub definition_hash: Option<String>,
     pub request: Option<JsonValue>,
-    pub by_key: bool,
+    /// The API key with which it was requested.
+    pub key_id: Option<ApiKeyId>,
     pub expires_at: Option<DateTime<Utc>>,
     pub decided_by: Option<UserId>,
     pub decided_at: Option<DateTime<Utc>>,
@@ -97,7 +99,7 @@ macro_rules! invocations {
     ($rest:literal) => {
         concat!(
             "SELECT i.org_id, i.run_id, i.id, i.session_id, i.integration, i.action, i.risk, i.mode, i.mode_source,
-            i.mode_reason, i.params, i.definition_hash, i.request, i.by_key, i.expires_at, i.decided_by, i.decided_at,
+            i.mode_reason, i.params, i.definition_hash, i.request, i.key_id, i.expires_at, i.decided_by, i.decided_at,
             i.created_at, r.status, r.request_hash, r.outcome, r.answer, r.started_at, r.completed_at
             FROM invocations i JOIN runs r ON r.org_id = i.org_id AND r.run_id = i.run_id ",
             $rest
@@ -119,7 +121,7 @@ from_row!(inline Invocation, row => Invocation {
     params: row.try_get::<Json<_>, _>("params")?.0,
     definition_hash: row.try_get("definition_hash")?,
     request: row.try_get::<Option<Json<_>>, _>("request")?.map(|json| json.0),
-    by_key: row.try_get("by_key")?,
+    key_id: row.try_get::<Option<Uuid>, _>("key_id")?.map(Into::into),
     expires_at: row.try_get("expires_at")?,
     decided_by: row.try_get::<Option<Uuid>, _>("decided_by")?.map(Into::into),
     decided_at: row.try_get("decided_at")?,

@@ -1,23 +1,23 @@
 //! API keys of users: shown once, stored as a hash, revocable.
 
 use chrono::{DateTime, Utc};
+use proto::http::KeyScope;
 use proto::{ApiKeyId, OrgId, UserId};
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::db::read;
 use crate::gate::administer;
+use crate::row::{from_row, word};
 use crate::{Member, Store, StoreError, TokenHash};
 
 /// A key as it is listed. `hint` is its beginning, so that people can recognise it.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug)]
 pub struct ApiKey {
-    #[sqlx(try_from = "Uuid")]
     pub id: ApiKeyId,
-    #[sqlx(try_from = "Uuid")]
     pub user_id: UserId,
     pub email: String,
     pub name: String,
+    pub scope: KeyScope,
     pub hint: String,
     pub created_at: DateTime<Utc>,
     pub revoked_at: Option<DateTime<Utc>>,
@@ -29,37 +29,75 @@ pub struct NewApiKey {
     pub org_id: OrgId,
     pub user_id: UserId,
     pub name: String,
+    pub scope: KeyScope,
     pub hint: String,
     pub key_hash: TokenHash,
     pub at: DateTime<Utc>,
 }
 
+/// A valid key, and the member whose it is.
+#[derive(Clone, Debug)]
+pub struct KeyOwner {
+    pub key: ApiKeyId,
+    pub scope: KeyScope,
+    pub member: Member,
+}
+
+from_row!(ApiKey, row => ApiKey {
+    id: row.try_get::<Uuid, _>("id")?.into(),
+    user_id: row.try_get::<Uuid, _>("user_id")?.into(),
+    email: row.try_get("email")?,
+    name: row.try_get("name")?,
+    scope: word(row.try_get("scope")?)?,
+    hint: row.try_get("hint")?,
+    created_at: row.try_get("created_at")?,
+    revoked_at: row.try_get("revoked_at")?,
+});
+
+from_row!(KeyOwner, row => KeyOwner {
+    key: row.try_get::<Uuid, _>("key_id")?.into(),
+    scope: word(row.try_get("scope")?)?,
+    member: Member::from_row(row)?,
+});
+
+pub(crate) const INSERT_KEY: &str =
+    "INSERT INTO api_keys (id, org_id, user_id, name, scope, hint, key_hash, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+
 impl Store {
     pub async fn create_key(&self, key: NewApiKey) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7)";
         administer!(self, tx => {
-            sqlx::query(SQL)
+            sqlx::query(INSERT_KEY)
                 .bind(key.id.uuid()).bind(key.org_id.uuid()).bind(key.user_id.uuid())
-                .bind(key.name).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
+                .bind(key.name).bind(key.scope.as_str()).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
                 .execute(&mut *tx).await?;
             Ok(())
         })
         .map_err(|error: StoreError| error.on_constraint("this key", "this member"))
     }
 
-    /// The member of a valid key.
-    pub async fn key_owner(&self, hash: &TokenHash) -> Result<Option<Member>, StoreError> {
-        const SQL: &str = "SELECT m.user_id, m.org_id, u.email, m.name, m.role, m.created_at
+    /// A valid key and its member.
+    pub async fn key_owner(&self, hash: &TokenHash) -> Result<Option<KeyOwner>, StoreError> {
+        const SQL: &str =
+            "SELECT k.id AS key_id, k.scope, m.user_id, m.org_id, u.email, m.name, m.role, m.created_at
             FROM api_keys k JOIN members m ON m.org_id = k.org_id AND m.user_id = k.user_id
             JOIN users u ON u.id = m.user_id WHERE k.key_hash = $1 AND k.revoked_at IS NULL";
         let hash = hash.as_slice();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).fetch_optional(pool).await)?)
     }
 
+    /// Whether a key exists and has not been revoked. It is deleted with the membership.
+    pub async fn is_key_valid(&self, org: OrgId, key: ApiKeyId) -> Result<bool, StoreError> {
+        const SQL: &str = "SELECT 1 FROM api_keys WHERE org_id = $1 AND id = $2 AND revoked_at IS NULL";
+        let (org, key) = (org.uuid(), key.uuid());
+        let found: Option<i32> =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(org).bind(key).fetch_optional(pool).await)?;
+        Ok(found.is_some())
+    }
+
     /// All keys of an organization, newest first.
     pub async fn keys(&self, org: OrgId) -> Result<Vec<ApiKey>, StoreError> {
-        const SQL: &str = "SELECT k.id, k.user_id, u.email, k.name, k.hint, k.created_at, k.revoked_at
+        const SQL: &str = "SELECT k.id, k.user_id, u.email, k.name, k.scope, k.hint, k.created_at, k.revoked_at
             FROM api_keys k JOIN users u ON u.id = k.user_id WHERE k.org_id = $1 ORDER BY k.created_at DESC, k.id";
         let org = org.uuid();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)

@@ -96,7 +96,7 @@ pub use idempotency::{Begin, KeyedRequest, Reservation};
 pub use inbox::{InboxCursor, InboxEntry, InboxFilter, InboxItem, InboxSession, InvalidInboxCursor};
 pub use integration::Integration;
 pub use invocation::{Invocation, InvocationRun, NewInvocation, Waiting};
-pub use key::{ApiKey, NewApiKey};
+pub use key::{ApiKey, KeyOwner, NewApiKey};
 pub use ledger_event::{EventFilter, KeptCheckpoint, ListedEvent};
 pub use login::NewLoginCode;
 pub use login_session::NewLoginSession;

@@ -3,6 +3,8 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 
+use serde_json::json;
+
 use crate::harness::Machine;
 
 #[test]
@@ -71,6 +73,9 @@ fn a_key_works_until_it_is_revoked_and_is_never_listed() {
     let listed = machine.run(&["keys", "ls", "--json"]).out;
     assert!(listed.contains(id) && !listed.contains(key), "{listed}");
     assert_eq!(machine.run(&["keys", "revoke", id]).code, 0);
+    let scoped = machine.json(&["keys", "create", "--name", "client", "--scope", "mcp"]);
+    let listed = machine.json(&["keys", "ls"]);
+    assert_eq!((&listed[0]["id"], &listed[0]["scope"]), (&scoped["id"], &json!("mcp")), "{listed}");
     assert_eq!(server.get("/v1/me", key).0, 401);
     assert_eq!(machine.run(&["keys", "revoke", id]).code, 1, "there is nothing left to revoke");
 }

@@ -12,19 +12,29 @@ use crate::live::Real;
 use crate::live_environment::running;
 
 /// A gateway whose tools count their effects.
-struct Acting {
-    real: Real,
-    effects: EffectRecorder,
+pub(crate) struct Acting {
+    pub(crate) real: Real,
+    pub(crate) effects: EffectRecorder,
     _threads: tokio::runtime::Runtime,
 }
 
 impl Acting {
-    fn start(settings: &[(&str, &str)]) -> Self {
+    fn start() -> Self {
+        Self::on(Machine::new(), &[("WARM_POOL_SIZE", "0")])
+    }
+
+    /// Starts a gateway whose model follows this script.
+    pub(crate) fn scripted(script: &str, setting: (&str, &str)) -> Self {
+        let machine = Machine::new();
+        let file = machine.file("actions.toml");
+        std::fs::write(&file, script).unwrap();
+        Self::on(machine, &[("PROLIFERATE_MODEL_SCRIPT", file.to_str().unwrap()), setting])
+    }
+
+    fn on(machine: Machine, settings: &[(&str, &str)]) -> Self {
         let threads = tokio::runtime::Runtime::new().unwrap();
         let effects = threads.block_on(EffectRecorder::start()).unwrap();
-        let machine = with_tools(Machine::new(), &effects);
-        let settings: Vec<_> = settings.iter().copied().chain([("WARM_POOL_SIZE", "0")]).collect();
-        let real = Real::on(machine, &settings);
+        let real = Real::on(with_tools(machine, &effects), settings);
         Self { real, effects, _threads: threads }
     }
 
@@ -39,7 +49,7 @@ impl Acting {
     }
 
     /// The only invocation that waits, once it does.
-    fn waiting(&self) -> String {
+    pub(crate) fn waiting(&self) -> String {
         let path = format!("/proliferate/{}/actions/invocations", self.real.session);
         loop {
             let all = self.real.get(&path)["invocations"].as_array().unwrap().clone();
@@ -63,7 +73,7 @@ const WRITE: &str = "proliferate actions run --integration tools --action effect
 
 #[test]
 fn the_command_line_in_a_sandbox_lists_and_runs_actions() {
-    let mut acting = Acting::start(&[]);
+    let mut acting = Acting::start();
     acting.real.new_session(&json!({}));
     let _socket = running(&acting.real);
     let (out, err, code) = acting.run("proliferate actions list");
@@ -107,7 +117,7 @@ fn the_command_line_in_a_sandbox_lists_and_runs_actions() {
 
 #[test]
 fn an_action_that_needs_approval_waits_in_the_sandbox_for_its_decision() {
-    let mut acting = Acting::start(&[]);
+    let mut acting = Acting::start();
     acting.real.new_session(&json!({}));
     let _socket = running(&acting.real);
     for (act, says) in [("approve", None), ("deny", Some("Error: Action denied: a person denied it"))] {
@@ -140,7 +150,7 @@ fn an_action_that_needs_approval_waits_in_the_sandbox_for_its_decision() {
 
 #[test]
 fn people_list_watch_approve_and_deny_on_the_command_line() {
-    let mut acting = Acting::start(&[]);
+    let mut acting = Acting::start();
     acting.real.new_session(&json!({}));
     let _socket = running(&acting.real);
     let machine = &acting.real.machine;

@@ -27,6 +27,7 @@ mod live_disk;
 mod live_environment;
 mod live_expiry;
 mod live_forge;
+mod live_mcp;
 mod live_models;
 mod live_modes;
 mod live_pool;

@@ -11,13 +11,13 @@ use proto::http::{Invocation as WireInvocation, InvokeAction};
 use proto::socket::{ActionOutcome, ServerMessage};
 use proto::{InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode, UserId};
 use serde_json::Value;
-use shares::{OverShare, Party};
+use shares::OverShare;
 use std::sync::Arc;
-use store::{Invocation, SandboxSession, StoreError};
+use store::{Invocation, StoreError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use super::Actions;
+use super::{ActionCaller, Actions};
 use crate::hub::open_approval;
 use crate::sources::{HTTP_TOOLS, tool_name};
 
@@ -33,38 +33,31 @@ pub(crate) enum ActionError {
 }
 
 impl Actions {
-    /// Takes one invocation from the share of a session.
-    pub(crate) fn take(&self, session: &SandboxSession) -> Result<(), OverShare> {
-        self.rate.take(Party::session(session.id, session.org_id), 1)
+    /// Takes one invocation from the share of a caller.
+    pub(crate) fn take(&self, caller: &ActionCaller) -> Result<(), OverShare> {
+        self.rate.take(caller.party(), 1)
     }
 
-    /// Invokes an action for the agent of a session. The invocation is `None` if it could not be recorded.
+    /// Invokes an action. The invocation is `None` if it could not be recorded.
     pub(crate) async fn invoke(
         &self,
-        session: &SandboxSession,
+        caller: &ActionCaller,
         request: InvokeAction,
     ) -> Result<(CallResult, Option<Invocation>), ActionError> {
         let InvokeAction { integration, action, params } = request;
-        let scope = ToolScope { org: session.org_id, session: Some(session.id) };
+        let scope = caller.scope();
         let tool = self.find(scope, &integration, &action).await?;
         let id = InvocationId::from(self.rng.uuid(self.clock.now()));
         let name = tool_name(&integration, &action);
-        let (role, _) = gate::agent_role(session.mode());
-        let caller = gate::Caller {
-            org: session.org_id,
-            session: Some(session.id),
-            actor: gate::agent(session.id),
-            role: role.to_owned(),
-        };
         let run = RunRequest {
-            parent: self.gate.turn_of(session.id),
+            parent: scope.session.and_then(|session| self.gate.turn_of(session)),
             ..RunRequest::new_call(id.uuid(), Some(id.to_string()))
         };
-        let action = ActionRequest { id, integration, action, by_key: false };
+        let action = ActionRequest { id, integration, action, key: caller.key() };
         let names = (lane(tool.risk()), name.as_str());
-        let call = CallRequest::of_action(caller, session.id, names, Value::Object(params), run, action);
+        let call = CallRequest::of_action(caller.of_call(), names, Value::Object(params), run, action);
         let result = self.gate.call(call).await;
-        let invocation = self.store.invocation(session.org_id, id).await?;
+        let invocation = self.store.invocation(scope.org, id).await?;
         Ok((result, invocation))
     }
 
@@ -94,7 +87,7 @@ impl Actions {
         id: InvocationId,
         by: UserId,
     ) -> Result<(CallResult, Option<Invocation>), ApprovalError> {
-        self.check_session(org, id).await?;
+        self.check_requester(org, id).await?;
         let result = self.gate.approve(org, id, by).await?;
         let invocation = self.store.invocation(org, id).await?;
         if let Some(done) = &invocation {
@@ -112,13 +105,18 @@ impl Actions {
         Ok((result, invocation))
     }
 
-    /// A request of a session that was stopped or deleted has expired.
-    async fn check_session(&self, org: OrgId, id: InvocationId) -> Result<(), ApprovalError> {
+    /// A request of a session that was stopped or deleted has expired, and so has one of a key that was revoked.
+    async fn check_requester(&self, org: OrgId, id: InvocationId) -> Result<(), ApprovalError> {
         let found = self.store.invocation(org, id).await?.ok_or(ApprovalError::NotFound)?;
         let pending = found.status(self.clock.now()) == InvocationStatus::Pending;
-        let Some(session) = found.session_id.filter(|_| pending) else { return Ok(()) };
-        let record = self.store.session_any(session).await?;
-        let ended = record.is_none_or(|record| record.status == SessionStatus::Stopped);
+        let ended = match (found.session_id, found.key_id) {
+            (Some(session), _) if pending => {
+                let record = self.store.session_any(session).await?;
+                record.is_none_or(|record| record.status == SessionStatus::Stopped)
+            }
+            (None, Some(key)) if pending => !self.store.is_key_valid(org, key).await?,
+            _ => false,
+        };
         if ended { Err(ApprovalError::Expired) } else { Ok(()) }
     }
 

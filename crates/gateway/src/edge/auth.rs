@@ -7,6 +7,7 @@
 
 mod caller;
 mod live;
+mod mcp;
 mod model;
 mod session;
 mod ticket;
@@ -20,6 +21,7 @@ pub(super) use caller::from_allowed_origin;
 pub use caller::{Caller, User, authenticate};
 pub(crate) use live::keep_checking;
 pub use live::{LiveCredential, LiveCredentials};
+pub(super) use mcp::McpCaller;
 pub use model::{ModelCaller, ModelRefusal};
 pub(super) use session::admit;
 pub use session::{SessionAccess, SessionAttempt};

@@ -77,11 +77,17 @@ pub(super) fn take_slot(app: &AppState, parts: &Parts, sharer: Party) -> Result<
 /// The route of prompts. They may contain images, so the limit is the same as for a message over the socket.
 const PROMPT_ROUTE: &str = "/proliferate/{id}/message";
 const MAX_PROMPT: usize = 32 * 1024 * 1024;
+/// The route of MCP clients. The SDK parses their messages once more, on an async worker.
+const MCP_ROUTE: &str = "/mcp";
 
 /// The most bytes of a request body on this route.
 fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
     let usual = app.config.max_body_bytes;
-    if route.is_some_and(|route| route.as_str() == PROMPT_ROUTE) { usual.max(MAX_PROMPT) } else { usual }
+    match route.map(MatchedPath::as_str) {
+        Some(PROMPT_ROUTE) => usual.max(MAX_PROMPT),
+        Some(MCP_ROUTE) => usual.min(PARSED_AT_ONCE),
+        _ => usual,
+    }
 }
 
 /// The error for a body of the wrong shape: names the field and what is expected there.

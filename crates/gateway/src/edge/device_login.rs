@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use clock::Rng;
 use policy::{ActorClass, Claim};
+use proto::http::KeyScope;
 use proto::http::{
     DeviceOrg, DeviceToken, DeviceUser, ErrorBody, OkReply, PollDeviceLogin, StartDeviceLogin,
     StartedDeviceLogin, WaitingDeviceLogin,
@@ -121,7 +122,8 @@ async fn create_key(
     let actor = Claim { actor_type: ActorClass::Human, actor_id: user_id.to_string() };
     let store = app.store.recorded(app.gate.admin_event(org_id, &actor, &change));
     let (name, hint) = (login.client_name.clone(), key.hint.clone());
-    let new = NewApiKey { id, org_id, user_id, name, hint, key_hash: key.hash, at };
+    let scope = KeyScope::Full;
+    let new = NewApiKey { id, org_id, user_id, name, scope, hint, key_hash: key.hash, at };
     Ok(store.redeem_device_login(device, new).await?.then_some(id))
 }
 

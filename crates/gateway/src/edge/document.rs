@@ -37,7 +37,7 @@ const OF_ORGANIZATIONS: [(&str, &str); 1] =
 const OF_BODIES: [(&str, &str); 3] = [
     ("400", "The body is malformed or not of the expected shape"),
     ("408", "The body did not arrive in time"),
-    ("413", "The body is larger than MAX_BODY_BYTES, or 32 MiB for a prompt"),
+    ("413", "The body is larger than MAX_BODY_BYTES, or 32 MiB for a prompt, or 256 KiB for MCP"),
 ];
 
 /// Adds the error responses of extractors to every operation, so that no route has to list them.

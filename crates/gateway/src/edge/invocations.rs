@@ -16,7 +16,7 @@ use super::auth::{Caller, SessionAccess, SessionAttempt, User};
 use super::contract::identity;
 use super::params::Path;
 use super::{ApiError, Body};
-use crate::actions::{ActionError, is_invalid, shown_invocation};
+use crate::actions::{ActionCaller, ActionError, is_invalid, shown_invocation};
 use crate::app::AppState;
 
 /// The maximum number of invocations in one list.
@@ -47,13 +47,14 @@ async fn perform(
     request: Request,
 ) -> Result<(CallResult, Option<Invocation>), ApiError> {
     let session = session?.ok_or_else(|| ApiError::forbidden("Only sandbox agents can invoke actions"))?;
-    app.actions.take(&session)?;
+    let caller = ActionCaller::Session(session);
+    app.actions.take(&caller)?;
     let read = Body::<InvokeAction>::from_request(request, app).await;
     let Body(request) = read.map_err(|error| error.shape_as(MISSING))?;
     if request.integration.is_empty() || request.action.is_empty() {
         return Err(ApiError::bad_request(MISSING));
     }
-    app.actions.invoke(&session, request).await.map_err(|error| match error {
+    app.actions.invoke(&caller, request).await.map_err(|error| match error {
         ActionError::Unknown(message) => ApiError::not_found(&message),
         ActionError::Source(error) => ApiError::unavailable("The integration", error.to_string()),
         ActionError::Store(error) => error.into(),
@@ -231,7 +232,7 @@ async fn decide(
     let Caller::User(user) = caller else {
         return Err(ApiError::forbidden("Only people approve and deny invocations"));
     };
-    if found.by_key && matches!(user.credential, UserCredential::ApiKey(_)) {
+    if found.key_id.is_some() && matches!(user.credential, UserCredential::ApiKey(_)) {
         return Err(ApiError::forbidden(
             "A request that was made with an API key needs a person's own login",
         ));

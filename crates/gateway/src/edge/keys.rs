@@ -25,7 +25,7 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<ApiKeyList>, 
     Ok(Json(ApiKeyList { keys: visible.map(entry).collect() }))
 }
 
-/// Creates an API key that acts as the caller.
+/// Creates an API key that acts as the caller, or one that only calls actions over MCP.
 #[utoipa::path(post, path = "/v1/keys", tag = "identity", request_body = CreateKey,
     responses((status = 201, body = NewKey), (status = 400, body = ErrorBody)))]
 pub(super) async fn create(
@@ -33,16 +33,26 @@ pub(super) async fn create(
     user: User,
     Body(request): Body<CreateKey>,
 ) -> Result<(StatusCode, Json<NewKey>), ApiError> {
-    let name = request.name.trim().to_owned();
+    let (name, scope) = (request.name.trim().to_owned(), request.scope);
     if !text::is_line(&name, 100) {
         return Err(ApiError::bad_request("name must be one line of 1 to 100 characters"));
     }
     let at = app.clock.now();
     let id = ApiKeyId::from(app.rng.uuid(at));
     let key = Credential::new(CredentialKind::ApiKey, &app.rng);
-    let new =
-        NewApiKey { id, org_id: user.org, user_id: user.id, name, hint: key.hint, key_hash: key.hash, at };
-    administer(&app, &user, Subject::ApiKey, "create", format!("key {id}")).create_key(new).await?;
+    let new = NewApiKey {
+        id,
+        org_id: user.org,
+        user_id: user.id,
+        name,
+        scope,
+        hint: key.hint,
+        key_hash: key.hash,
+        at,
+    };
+    administer(&app, &user, Subject::ApiKey, "create", format!("key {id} of scope {scope}"))
+        .create_key(new)
+        .await?;
     Ok((StatusCode::CREATED, Json(NewKey { id, key: key.text.expose_secret().to_owned() })))
 }
 
@@ -65,6 +75,7 @@ fn entry(key: ApiKey) -> ApiKeyEntry {
         id: key.id,
         user_id: key.user_id,
         name: key.name,
+        scope: key.scope,
         hint: key.hint,
         created_at: key.created_at,
         revoked_at: key.revoked_at,

@@ -19,8 +19,8 @@ use super::document::{Document, complete};
 use super::{
     action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create,
     device_login, egress, environment, exec, files, git, health, hooks, inbox, inspect, integrations,
-    invocations, keys, login, me, members, messages, model_proxy, observe, questions, secret_files, secrets,
-    services, sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media,
+    invocations, keys, login, mcp, me, members, messages, model_proxy, observe, questions, secret_files,
+    secrets, services, sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media,
     workspaces,
 };
 use crate::access::Act;
@@ -177,6 +177,7 @@ table! {
     invocations::get_any => ReadOrganization;
     invocations::approve_any => DecideInvocation;
     invocations::deny_any => DecideInvocation;
+    mcp::serve => UseMcp;
     // The Tool Gateway Contract.
     tool_calls::call => CallTool;
     contract::start_run => StartAgentRun, contract::runs => ReadRuns;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::{AgentType, Browser, ChatModel, Launch as AgentLaunch, Setup, TOOL_FOLDER, Tool};
+use agent::{AgentType, Browser, ChatModel, Launch as AgentLaunch, Setup, TOOL_FOLDER, Tool, Urls};
 use sandboxd::protocol::{Code, ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -38,6 +38,7 @@ pub(super) struct AgentPaths {
     folder: String,
     workspace: String,
     model_url: String,
+    mcp_url: String,
     program: String,
     browser: Option<Browser>,
     port: u16,
@@ -52,6 +53,7 @@ impl AgentPaths {
             folder: format!("{home}/{FOLDER}"),
             workspace: format!("{home}/workspace"),
             model_url: format!("{}/llm", handle.gateway_url),
+            mcp_url: format!("{}/mcp", handle.gateway_url),
             program: programs.agent(sandboxes),
             browser: programs.browser(sandboxes),
             port: handle.agent_port,
@@ -87,7 +89,7 @@ impl AgentPaths {
             home: &self.home,
             folder: &self.folder,
             workspace: &self.workspace,
-            model_url: &self.model_url,
+            urls: Urls { model: &self.model_url, mcp: &self.mcp_url },
             model_key: settings.token.expose_secret(),
             session: settings.session.as_deref(),
             model: &settings.model,

@@ -77,6 +77,7 @@ pub(crate) fn of_actions(things: &Things) -> Vec<Probe> {
             "/v1/invocations/x/deny",
             json!({}),
         ),
+        probe("POST /mcp", Act::UseMcp, "/mcp", json!({})),
         probe(
             "GET /proliferate/{id}/actions/guide/{integration}",
             Act::ReadActions,

@@ -180,7 +180,7 @@ const OTHERS: [(&str, &str); 15] = [
     ("DELETE /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),
 ];
 /// Operations of the gate, which records its own events.
-const OF_THE_GATE: [&str; 2] = ["POST /v1/runs", "POST /v1/tool-calls"];
+const OF_THE_GATE: [&str; 3] = ["POST /mcp", "POST /v1/runs", "POST /v1/tool-calls"];
 
 async fn last_event(gateway: &TestGateway, team: &OrgOf3) -> (usize, Value) {
     let events =

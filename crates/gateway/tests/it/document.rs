@@ -67,6 +67,10 @@ impl Operation {
         parts.collect::<Vec<_>>().join("/")
     }
 
+    pub(crate) fn is_public(&self) -> bool {
+        self.public
+    }
+
     pub(crate) fn has_holes(&self) -> bool {
         self.path.contains('{')
     }

@@ -48,6 +48,7 @@ mod export;
 mod garbage;
 mod gate;
 mod manners;
+mod mcp;
 // Secrets.
 mod logs;
 mod rotation;

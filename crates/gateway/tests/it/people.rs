@@ -6,6 +6,7 @@ use clock::{Clock, Rng};
 use gateway::AppState;
 use gateway::identity::{self, Credential, CredentialKind, USER_TOKEN_LIFETIME};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use proto::http::KeyScope;
 use proto::{ApiKeyId, OrgId, Role, SessionId, SessionType, UserId};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
@@ -58,6 +59,10 @@ pub(crate) fn service_token(app: &AppState, org: Option<OrgId>) -> String {
 }
 
 pub(crate) async fn api_key(app: &AppState, person: &Person) -> (ApiKeyId, String) {
+    key_with_scope(app, person, KeyScope::Full).await
+}
+
+pub(crate) async fn key_with_scope(app: &AppState, person: &Person, scope: KeyScope) -> (ApiKeyId, String) {
     let key = Credential::new(CredentialKind::ApiKey, &Rng::system());
     let id = ApiKeyId::from(some_uuid());
     let new = NewApiKey {
@@ -65,6 +70,7 @@ pub(crate) async fn api_key(app: &AppState, person: &Person) -> (ApiKeyId, Strin
         org_id: person.org,
         user_id: person.id,
         name: "test".to_owned(),
+        scope,
         hint: key.hint,
         key_hash: key.hash,
         at: app.clock.now(),

@@ -1,6 +1,6 @@
 //! The files and launch parameters of the agent, checked without starting it; `tests/real` starts it.
 
-use agent::{AgentType as _, Browser, Entry, Launch, Setup, Tool};
+use agent::{AgentType as _, Browser, Entry, Launch, Setup, Tool, Urls};
 use opencode::OpenCode;
 use opencode::files::{VERSION, tool_module};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ const SETUP: Setup<'_> = Setup {
     home: "/home/agent",
     folder: "/home/agent/.proliferate",
     workspace: "/home/agent/workspace",
-    model_url: "http://gateway:1/llm/",
+    urls: Urls { model: "http://gateway:1/llm/", mcp: "http://gateway:1/mcp" },
     model_key: "pls_key",
     session: Some("a-session"),
     model: "anthropic/claude-sonnet-4-6",
@@ -122,6 +122,17 @@ fn only_a_sandbox_with_a_browser_has_its_server_configured() {
         assert!(command.contains(word), "{command}");
     }
     assert_eq!(found["playwright"]["environment"]["NODE_PATH"], "/opt");
+}
+
+#[test]
+fn the_actions_of_a_session_are_a_server_whose_key_is_read_from_a_secret_file() {
+    let config: Value = serde_json::from_str(&contents("opencode.json")).unwrap();
+    let server = &config["mcp"]["proliferate"];
+    assert_eq!((&server["url"], &server["oauth"]), (&json!("http://gateway:1/mcp"), &json!(false)));
+    assert_eq!(server["headers"]["Authorization"], format!("Bearer {{file:{}/model-key}}", SETUP.folder));
+    let pooled = OpenCode.files(&Setup { session: None, ..SETUP });
+    let file = pooled.iter().find(|entry| entry.path == format!("{}/opencode.json", SETUP.folder)).unwrap();
+    assert!(!file.contents.contains("mcp"), "a pooled agent has no session: {}", file.contents);
 }
 
 #[test]

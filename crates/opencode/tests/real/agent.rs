@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use agent::instructions::Part;
-use agent::{AgentType as _, Setup, Tool};
+use agent::{AgentType as _, Setup, Tool, Urls};
 use clock::{Clock, Rng};
 use model::Script;
 use opencode::OpenCode;
@@ -153,7 +153,7 @@ impl Process {
             home: home.to_str().unwrap(),
             folder: folder.to_str().unwrap(),
             workspace: repository.to_str().unwrap(),
-            model_url,
+            urls: Urls { model: model_url, mcp: "http://127.0.0.1:1/mcp" },
             model_key: KEY,
             session: None,
             model: MODEL,

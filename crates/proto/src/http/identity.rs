@@ -73,6 +73,12 @@ pub struct SetRole {
 pub struct CreateKey {
     #[schema(min_length = 1, max_length = 100)]
     pub name: String,
+    #[serde(default = "full")]
+    pub scope: KeyScope,
+}
+
+fn full() -> KeyScope {
+    KeyScope::Full
 }
 
 /// A new API key. The key is shown only once.
@@ -89,6 +95,7 @@ pub struct ApiKeyEntry {
     pub id: ApiKeyId,
     pub user_id: UserId,
     pub name: String,
+    pub scope: KeyScope,
     pub hint: String,
     #[serde(with = "iso")]
     pub created_at: DateTime<Utc>,
@@ -102,6 +109,14 @@ pub struct ApiKeyList {
 }
 
 string_enums! {
+    /// What an API key opens.
+    KeyScope as "key scope" {
+        /// Everything that its owner may do.
+        Full = "full",
+        /// `POST /mcp`, where it calls actions as an agent does, and nothing else.
+        Mcp = "mcp",
+    }
+
     /// The access that a ticket gives.
     TicketKind as "ticket kind" {
         /// The session's WebSocket, once, within a minute.

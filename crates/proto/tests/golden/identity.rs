@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use proto::Role;
 use proto::http::{
-    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
+    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, KeyScope, LoginRequest, MemberEntry,
     MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretPurpose,
     SecretScope, SetRole, SetSecret, SetSecretReply, TicketKind,
 };
@@ -47,13 +47,16 @@ fn listed_keys_do_not_contain_the_key() {
         id: id(2),
         user_id: id(1),
         name: "ci".into(),
+        scope: KeyScope::Mcp,
         hint: "plk_a1b2c3".into(),
         created_at: ten_oclock(),
         revoked_at: None,
     };
-    let text = r#"{"keys":[{"id":"00000000-0000-0000-0000-000000000002","userId":"00000000-0000-0000-0000-000000000001","name":"ci","hint":"plk_a1b2c3","createdAt":"2026-02-20T10:00:00.000Z","revokedAt":null}]}"#;
+    let text = r#"{"keys":[{"id":"00000000-0000-0000-0000-000000000002","userId":"00000000-0000-0000-0000-000000000001","name":"ci","scope":"mcp","hint":"plk_a1b2c3","createdAt":"2026-02-20T10:00:00.000Z","revokedAt":null}]}"#;
     check(text, &ApiKeyList { keys: vec![key] });
-    check(r#"{"name":"ci"}"#, &CreateKey { name: "ci".into() });
+    let full = CreateKey { name: "ci".into(), scope: KeyScope::Full };
+    check(r#"{"name":"ci","scope":"full"}"#, &full);
+    assert_eq!(serde_json::from_str::<CreateKey>(r#"{"name":"ci"}"#).unwrap(), full, "the default");
     let new = NewKey { id: id(2), key: "plk_x".into() };
     let text = r#"{"id":"00000000-0000-0000-0000-000000000002","key":"plk_x"}"#;
     assert_eq!(serde_json::to_value(&new).unwrap(), json(text));

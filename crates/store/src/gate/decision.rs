@@ -161,11 +161,12 @@ from_row!(inline WaitingState, row => WaitingState {
 
 pub(crate) const WAITING_STATE: &str = "SELECT expires_at, decided_by, decided_at FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL";
 
-/// The number of requests of a session that can still be approved.
+/// The number of requests of a session or an API key that can still be approved.
 pub(crate) struct WaitingCount(pub(crate) i64);
 
 from_row!(inline WaitingCount, row => WaitingCount(row.try_get("number")?));
 
 pub(crate) const WAITING: &str =
     "SELECT count(*) AS number FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
-    WHERE r.org_id = $1 AND r.session_id = $2 AND r.status = 'created' AND i.expires_at > $3";
+    WHERE r.org_id = $1 AND r.status = 'created' AND i.expires_at > $3
+    AND (r.session_id = $2 OR (r.session_id IS NULL AND i.key_id = $2))";

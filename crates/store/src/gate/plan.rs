@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use ledger::{AppendError, Chain, Entry, Head};
-use proto::{AutomationRunId, ConfigurationId, OrgId, RunStatus, SessionId};
+use proto::{ApiKeyId, AutomationRunId, ConfigurationId, OrgId, RunStatus, SessionId};
+use uuid::Uuid;
 
 use super::completion::{OpenRun, PlannedReport, Report};
 use super::decision::WaitingState;
@@ -23,8 +24,8 @@ pub(crate) struct ExistingRows {
     pub(crate) waiting_states: HashMap<(OrgId, String), WaitingState>,
     /// The transcripts of the sessions whose agents report.
     pub(crate) transcripts: HashMap<(OrgId, SessionId), StoredTranscript>,
-    /// How many runs of a session wait for approval.
-    pub(crate) waiting: HashMap<(OrgId, SessionId), u64>,
+    /// How many runs of a session or an API key wait for approval.
+    pub(crate) waiting: HashMap<(OrgId, Uuid), u64>,
 }
 
 /// The writes of a transaction, and the outcome of each.
@@ -110,13 +111,21 @@ pub(crate) fn decided_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, &str)> 
     decided.collect()
 }
 
-/// The sessions whose waiting runs a plan must count, as of a time.
-pub(crate) fn waiting_sessions(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, SessionId, DateTime<Utc>)> {
+/// The sessions and API keys whose waiting runs a plan must count, as of a time.
+pub(crate) fn waiting_requesters(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, Uuid, DateTime<Utc>)> {
     let waiting = writes.iter().filter_map(|prepared| match &prepared.write.change {
-        Change::Begin(run) if run.waits => Some((run.org_id, run.session_id?, run.created_at)),
+        Change::Begin(run) if run.waits => {
+            let requester = requester(run, prepared.write.invocation.as_deref()?)?;
+            Some((run.org_id, requester, run.created_at))
+        }
         _ => None,
     });
     waiting.collect()
+}
+
+/// The session that requested a call, or else the API key.
+fn requester(run: &NewRun, invocation: &NewInvocation) -> Option<Uuid> {
+    run.session_id.map(SessionId::uuid).or(invocation.key_id.map(ApiKeyId::uuid))
 }
 
 /// A run references this many events of one write: the view `events_of_runs` reads no further.
@@ -204,14 +213,14 @@ fn decide<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, existing: &ExistingRows
     Written::Done
 }
 
-/// Whether the session of a run that waits for approval has fewer waiting ones than its limit.
+/// Whether whoever requests a run that waits for approval has fewer waiting ones than its limit.
 fn may_wait(run: &NewRun, new: &NewInvocation, existing: &ExistingRows, plan: &Plan<'_>) -> bool {
-    let (Some(waiting), Some(session)) = (&new.waiting, run.session_id) else { return true };
-    let before = existing.waiting.get(&(run.org_id, session)).copied().unwrap_or_default();
-    let same = |earlier: &&NewRun| {
-        earlier.waits && earlier.org_id == run.org_id && earlier.session_id == Some(session)
+    let (Some(waiting), Some(asks)) = (&new.waiting, requester(run, new)) else { return true };
+    let before = existing.waiting.get(&(run.org_id, asks)).copied().unwrap_or_default();
+    let same = |(earlier, invocation): &&(&NewRun, &NewInvocation)| {
+        earlier.waits && earlier.org_id == run.org_id && requester(earlier, invocation) == Some(asks)
     };
-    let together = plan.begins.iter().map(|(earlier, _)| *earlier).filter(same).count();
+    let together = plan.invocations.iter().filter(same).count();
     before + (together as u64) < waiting.limit
 }
 

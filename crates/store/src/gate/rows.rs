@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
 use ledger::{Entry, Head, Text};
-use proto::{OrgId, RunStatus, SessionId};
+use proto::{ApiKeyId, OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
 use super::completion::completion_rows;
@@ -225,13 +225,13 @@ fn invocations<'a>(plan: &Plan<'a>) -> Rows<'a> {
             &new.params,
             new.definition_hash.as_deref(),
             waiting.map(|waiting| &waiting.request),
-            new.by_key,
+            new.key_id.map(ApiKeyId::uuid),
             waiting.map(|waiting| waiting.expires_at),
             run.created_at,
         ]
     };
     let into = "INSERT INTO invocations (org_id, run_id, id, session_id, integration, action, risk, mode,
-        mode_source, mode_reason, params, definition_hash, request, by_key, expires_at, created_at) ";
+        mode_source, mode_reason, params, definition_hash, request, key_id, expires_at, created_at) ";
     let statement = Statement::Insert { into, conflict: "" };
     Rows { statement, values: plan.invocations.iter().map(row).collect() }
 }

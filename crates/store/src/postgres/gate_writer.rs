@@ -16,7 +16,7 @@ use crate::gate::decision::{WAITING, WAITING_STATE, WaitingCount, WaitingState};
 use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
-    decided_keys, link, plan, reported_messages, run_keys, waiting_sessions,
+    decided_keys, link, plan, reported_messages, run_keys, waiting_requesters,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -163,14 +163,10 @@ async fn read_existing(
         let found = sqlx::query_as(WAITING_STATE).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
         existing.waiting_states.extend(found.map(|state: WaitingState| ((org, run.to_owned()), state)));
     }
-    for (org, session, at) in waiting_sessions(writes) {
-        let WaitingCount(count) = sqlx::query_as(WAITING)
-            .bind(org.uuid())
-            .bind(session.uuid())
-            .bind(at)
-            .fetch_one(&mut *tx)
-            .await?;
-        existing.waiting.insert((org, session), non_negative(count)?);
+    for (org, requester, at) in waiting_requesters(writes) {
+        let WaitingCount(count) =
+            sqlx::query_as(WAITING).bind(org.uuid()).bind(requester).bind(at).fetch_one(&mut *tx).await?;
+        existing.waiting.insert((org, requester), non_negative(count)?);
     }
     Ok(existing)
 }

@@ -19,7 +19,7 @@ use crate::gate::decision::{WAITING, WAITING_STATE, WaitingCount, WaitingState};
 use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
-    decided_keys, link, plan, reported_messages, run_keys, waiting_sessions,
+    decided_keys, link, plan, reported_messages, run_keys, waiting_requesters,
 };
 use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
@@ -192,11 +192,11 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
             existing.waiting_states.insert((org, run.to_owned()), state);
         }
     }
-    for (org, session, at) in waiting_sessions(writes) {
+    for (org, requester, at) in waiting_requesters(writes) {
         let at = time_text(at);
         let WaitingCount(count) =
-            find(tx, WAITING, &[&org.uuid(), &session.uuid(), &at])?.unwrap_or(WaitingCount(0));
-        existing.waiting.insert((org, session), non_negative(count)?);
+            find(tx, WAITING, &[&org.uuid(), &requester, &at])?.unwrap_or(WaitingCount(0));
+        existing.waiting.insert((org, requester), non_negative(count)?);
     }
     Ok(existing)
 }

@@ -1,10 +1,11 @@
 //! Keys, login codes and tickets: found by hash, invalid when they should be, and single-use where required.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use proto::http::KeyScope;
 use proto::{ApiKeyId, OrgId, Role, SessionId, UserId};
 use store::{
-    NewApiKey, NewLoginCode, NewLoginSession, NewTicket, Standing, StoreError, TicketKind, TicketOwner,
-    UserCredential,
+    KeyOwner, NewApiKey, NewLoginCode, NewLoginSession, NewTicket, Standing, StoreError, TicketKind,
+    TicketOwner, UserCredential,
 };
 
 use crate::backend::{Backend, on_both};
@@ -31,6 +32,7 @@ fn key(org_id: OrgId, user_id: UserId, number: u8) -> NewApiKey {
         org_id,
         user_id,
         name,
+        scope: KeyScope::Mcp,
         hint: "plf_ab".to_owned(),
         key_hash: hash(number),
         at: at(number.into()),
@@ -44,7 +46,8 @@ async fn a_key_finds_its_owner_until_it_is_revoked(b: &Backend) {
     for (user, number) in [(ada, 20), (ada, 21), (bob, 22)] {
         b.store.create_key(key(one, user, number)).await.unwrap();
     }
-    let owner = b.store.key_owner(&hash(20)).await.unwrap().unwrap();
+    let KeyOwner { key, scope, member: owner } = b.store.key_owner(&hash(20)).await.unwrap().unwrap();
+    assert_eq!((key, scope), (id(20), KeyScope::Mcp));
     assert_eq!((owner.user_id, owner.org_id, owner.role), (ada, one, Role::Admin));
     assert!(b.store.key_owner(&hash(99)).await.unwrap().is_none());
     let listed: Vec<_> =
@@ -81,7 +84,7 @@ async fn a_key_dies_with_the_membership(b: &Backend) {
     assert!(b.store.key_owner(&hash(20)).await.unwrap().is_none());
     assert!(b.store.keys(one).await.unwrap().is_empty());
     assert_eq!(
-        b.store.key_owner(&hash(21)).await.unwrap().unwrap().org_id,
+        b.store.key_owner(&hash(21)).await.unwrap().unwrap().member.org_id,
         two,
         "the other membership lives"
     );
@@ -252,6 +255,7 @@ async fn a_credential_ends_with_the_membership_the_key_or_the_login(b: &Backend)
         org_id: one,
         user_id,
         name: "k".to_owned(),
+        scope: KeyScope::Full,
         hint: "plk".to_owned(),
         key_hash: hash(number),
         at: at(0),

@@ -30,7 +30,7 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
         mode_reason: None,
         params: JsonText::of(&json!({})),
         definition_hash: None,
-        by_key: false,
+        key_id: None,
         waiting: Some(Waiting { request: JsonText::of(&json!({"a": 1})), expires_at, limit: 10 }),
     };
     let write = begin(new, vec![event(&format!("wait-{id}"), id)]);

@@ -35,8 +35,8 @@ const USER: &str = "INSERT INTO users (id, email, created_at)
     VALUES (#11, 'bob@example.com', '2025-06-15T00:00:00Z')";
 const MEMBER: &str = "INSERT INTO members (org_id, user_id, name, role, created_at)
     VALUES (#2, #10, 'Ada', 'admin', '2025-06-15T00:00:00Z')";
-const KEY: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
-    VALUES (#50, #1, #10, 'laptop', 'plf_a', @1, '2025-06-15T00:00:00Z')";
+const KEY: &str = "INSERT INTO api_keys (id, org_id, user_id, name, scope, hint, key_hash, created_at)
+    VALUES (#50, #1, #10, 'laptop', 'full', 'plf_a', @1, '2025-06-15T00:00:00Z')";
 const REPO: &str =
     "INSERT INTO repos (id, org_id, name, source, url, local_path_hash, default_branch, branch_given,
     is_private, created_at) VALUES (#22, #1, 'r', 'git', 'https://b', NULL, 'main', true, false, '2025-06-15T00:00:00Z')";

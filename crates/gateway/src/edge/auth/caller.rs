@@ -3,7 +3,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
-use proto::http::{Me, TokenSource};
+use proto::http::{KeyScope, Me, TokenSource};
 use proto::{OrgId, Role, SessionId, UserId};
 use store::{Member, SandboxSession, SessionRecord, Standing, UserCredential};
 use subtle::ConstantTimeEq as _;
@@ -255,7 +255,12 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
         Some(CredentialKind::ApiKey) => {
             let key = hash(token);
             let owner = app.store.key_owner(&key).await?;
-            owner.map(|member| Caller::User(User::new(member, UserCredential::ApiKey(key))))
+            if owner.as_ref().is_some_and(|owner| owner.scope == KeyScope::Mcp) {
+                return Err(ApiError::forbidden(
+                    "This API key has the scope mcp, which opens POST /mcp only",
+                ));
+            }
+            owner.map(|owner| Caller::User(User::new(owner.member, UserCredential::ApiKey(key))))
         }
         Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(Caller::Sandbox),
         // These are accepted only in the URLs of one session, for one login, and as a cookie, respectively.
@@ -274,7 +279,7 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
 }
 
 /// Refuses a credential for which no caller was found, and counts the failure.
-fn require_caller(found: Option<Caller>) -> Result<Caller, ApiError> {
+pub(super) fn require_caller<T>(found: Option<T>) -> Result<T, ApiError> {
     if found.is_none() {
         metrics::counter!("proliferate_auth_failures_total").increment(1);
     }
