@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_process_that_we_would_see_is_known_to_be_dead() {
+    fn only_processes_of_the_same_machine_and_user_can_be_known_dead() {
         let own = Process::own().unwrap();
         assert_eq!(Process::parse(&own.text()), Some(own.clone()));
         assert!(!own.knows_dead(&own.text()), "we live");

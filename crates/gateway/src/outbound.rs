@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_falls_silent_has_broken_off() {
+    async fn a_stalled_response_is_an_error() {
         let one = || stream::iter([Ok(Bytes::from("x"))]);
         let ended: Vec<_> = lively(one()).collect().await;
         assert!(matches!(ended.as_slice(), [Ok(_)]));

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_tool_does_not_take_the_others_with_it() {
+    fn an_invalid_tool_does_not_affect_the_others() {
         let mut listing = Listing::default();
         let secret = json!({"name": "leak", "description": "uses tops3cret", "inputSchema": {}});
         let tools = json!([tool("a"), 7, tool("a b"), tool("a"), secret, tool("b")]);

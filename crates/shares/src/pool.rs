@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_are_greedy_the_next_organization_gets_something() {
+    fn a_new_organization_gets_a_share_although_others_hold_theirs() {
         let pool = pool(64, 64);
         let mut greedy = Vec::new();
         for org in 1..=6 {

@@ -40,7 +40,7 @@ impl Behind {
 }
 
 #[test]
-fn an_agent_behind_tls_is_spoken_to_when_its_authority_is_trusted() {
+fn an_agent_behind_tls_is_connected_to_if_its_authority_is_trusted() {
     let behind = Behind::start();
     let mut real = behind.serve(&TlsFront::authority());
     real.new_session(&json!({}));

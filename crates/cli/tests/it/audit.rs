@@ -278,7 +278,7 @@ fn a_proof_is_checked_offline_and_a_changed_one_is_refused() {
 }
 
 #[test]
-fn a_new_key_counts_from_its_change_on_and_a_running_gateway_follows() {
+fn a_running_gateway_signs_with_a_new_key_from_its_change_on() {
     let machine = Machine::new();
     let server = machine.serve();
     let token = machine.service();

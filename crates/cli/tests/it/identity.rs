@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::Machine;
 
 #[test]
-fn a_service_makes_an_owner_and_prints_no_code_but_how_to_get_one() {
+fn serve_creates_an_owner_and_prints_how_to_get_a_login_link() {
     let machine = Machine::new();
     let server = machine.serve();
     assert!(server.said["loginLink"].is_null(), "what a service prints is kept in a log");

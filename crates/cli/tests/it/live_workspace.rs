@@ -39,7 +39,7 @@ fn saved_files_are_restored_in_another_session_and_after_a_stop() {
 }
 
 #[test]
-fn a_session_keeps_five_copies_however_often_it_is_saved() {
+fn a_session_keeps_its_last_five_snapshots() {
     let real = Real::start();
     let mut socket = running(&real);
     let copies = real.machine.data_dir().join("sandboxes/snapshots");

@@ -305,7 +305,7 @@ fn a_replay_lists_every_verdict_that_would_flip() {
 }
 
 #[test]
-fn a_grant_breaks_the_glass_for_its_ticket_and_its_time_only() {
+fn a_break_glass_grant_is_valid_for_its_ticket_and_duration_only() {
     let weather = Weather::new();
     let Weather { machine, server, .. } = &weather;
     let (user, org) =

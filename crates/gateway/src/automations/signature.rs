@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_case_of_the_digits_makes_no_new_signature() {
+    fn a_signature_in_upper_case_is_the_same_signature() {
         let lower = generic_headers(0, b"{}");
         let upper = lower[GENERIC].to_str().unwrap().split_once("v1=").unwrap();
         let upper = headers(&[(GENERIC, &format!("{}v1={}", upper.0, upper.1.to_uppercase()))]);

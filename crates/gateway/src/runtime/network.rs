@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn records_are_written_as_soon_as_there_is_a_database_again() {
+    async fn records_are_written_when_the_database_is_back() {
         let outcomes = |fail: u32, how: fn() -> StoreError| async move {
             let tried = Cell::new(0);
             let write = || {

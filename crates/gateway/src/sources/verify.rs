@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_browser_executes_has_its_type() {
+    fn executable_files_are_served_without_their_content_type() {
         assert_eq!(content_type("a/b.PNG"), "image/png");
         for risky in ["a.html", "a.svg", "a.js", "a", ".html", "a.xhtml"] {
             assert_eq!(content_type(risky), "application/octet-stream", "{risky}");

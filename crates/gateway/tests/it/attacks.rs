@@ -170,7 +170,7 @@ async fn a_credential_that_a_tool_repeats_is_redacted() {
 
 /// Attack 19: a secret with a line break must not inject a header.
 #[tokio::test]
-async fn a_secret_writes_no_header() {
+async fn a_secret_with_a_line_end_cannot_add_a_header() {
     let world = World::new().await;
     let status = world.set_secret("a\r\nx-evil: 1").await;
     assert!([201, 400].contains(&status), "{status}");

@@ -172,7 +172,7 @@ async fn every_described_route_is_there() {
 }
 
 #[tokio::test]
-async fn all_but_the_named_routes_refuse_whoever_has_no_token() {
+async fn only_the_listed_routes_need_no_token() {
     for gateway in TestGateway::both().await {
         let operations = operations(&gateway).await;
         let public: Vec<_> =

@@ -93,7 +93,7 @@ async fn a_changed_rule_counts_for_running_sandboxes_and_every_attempt_is_on_rec
 }
 
 #[tokio::test]
-async fn each_of_a_flood_of_attempts_has_its_row() {
+async fn every_attempt_of_a_burst_is_recorded() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let network = Network { org: team.org, session: None, sandbox: SandboxId::new("one").unwrap() };

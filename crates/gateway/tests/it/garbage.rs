@@ -38,7 +38,7 @@ fn assert_json_refusal(answer: &Answer, what: &str) {
 }
 
 #[tokio::test]
-async fn no_body_makes_a_route_fail_otherwise_than_described() {
+async fn every_body_gets_a_documented_status() {
     let limit = LIMIT.to_string();
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.set("PROLIFERATE_MAX_BODY_BYTES", &limit).start().await;
@@ -89,7 +89,7 @@ async fn oversized_bodies_are_413_with_or_without_a_content_length() {
 }
 
 #[tokio::test]
-async fn no_path_makes_a_route_fail_otherwise_than_described() {
+async fn every_path_gets_a_documented_status() {
     let long = "a".repeat(5000);
     let values = [
         "%00",

@@ -184,7 +184,7 @@ async fn the_plain_sandbox_token_needs_the_switch_and_its_own_path() {
 }
 
 #[tokio::test]
-async fn codes_and_tickets_are_no_bearers() {
+async fn login_codes_and_tickets_are_no_bearer_tokens() {
     let gateway = TestGateway::sqlite().await;
     let app = &gateway.app;
     let person = person(app, org(app).await, Role::Owner).await;

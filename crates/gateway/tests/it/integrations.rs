@@ -184,7 +184,7 @@ async fn a_write_is_repeated_only_if_nothing_can_have_happened() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_vendor_is_short_and_has_no_token() {
+async fn vendor_errors_are_truncated_and_redacted() {
     let world = World::on(Setup::sqlite()).await;
     world.add("sentry").await;
     world.add("slack").await;

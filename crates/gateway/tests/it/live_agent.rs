@@ -7,7 +7,7 @@ use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, of_type, on_
 
 on_both! {
     a_broken_event_stream_continues_without_loss_or_repetition
-    a_turn_that_ended_while_nobody_listened_is_ended
+    a_turn_that_ended_while_disconnected_is_ended
     an_agent_that_lost_its_session_ends_the_turn_and_keeps_its_text
     the_text_of_an_agent_that_dies_during_a_turn_is_kept
     a_prompt_that_the_agent_died_with_is_sent_to_the_next_agent
@@ -17,7 +17,7 @@ on_both! {
     an_agent_that_closes_every_event_stream_fails_after_a_few_attempts
     an_unreachable_agent_fails_after_three_attempts_with_a_reason_for_all_clients
     a_session_accepts_commands_while_its_agent_does_not_answer
-    a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same
+    a_cancel_ends_the_turn_of_an_unresponsive_agent
 }
 
 async fn a_broken_event_stream_continues_without_loss_or_repetition(on: On) {
@@ -35,7 +35,7 @@ async fn a_broken_event_stream_continues_without_loss_or_repetition(on: On) {
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the prompt was sent again");
 }
 
-async fn a_turn_that_ended_while_nobody_listened_is_ended(on: On) {
+async fn a_turn_that_ended_while_disconnected_is_ended(on: On) {
     let Midway { live, mut socket, turn, .. } = Midway::start(on, "one ").await;
     live.agent.cut();
     turn.say("two");
@@ -206,7 +206,7 @@ async fn a_session_accepts_commands_while_its_agent_does_not_answer(on: On) {
     assert_eq!(of_type(&frames, "turn_complete").len(), 1);
 }
 
-async fn a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same(on: On) {
+async fn a_cancel_ends_the_turn_of_an_unresponsive_agent(on: On) {
     let live = Live::start(on).await;
     live.agent.behave(|manner| manner.abort = testkit::Abort::Deaf);
     let session = live.session().await;

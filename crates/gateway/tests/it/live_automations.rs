@@ -15,7 +15,7 @@ use crate::people::{person, sandbox_token, some_uuid, user_token};
 
 on_both! {
     a_report_counts_once_and_only_from_the_session_of_its_run
-    a_question_that_nobody_answers_leaves_the_run_to_a_person
+    an_unanswered_question_makes_the_run_need_a_human
 }
 
 /// A gateway with an automation that has a run, whose agent has the prompt.
@@ -178,7 +178,7 @@ async fn a_report_counts_once_and_only_from_the_session_of_its_run(on: On) {
     world.until_session_is("stopped").await;
 }
 
-async fn a_question_that_nobody_answers_leaves_the_run_to_a_person(on: On) {
+async fn an_unanswered_question_makes_the_run_need_a_human(on: On) {
     let world = World::start(on.setup().await).await;
     world.ask_a_question().await;
     // Far beyond the deadline of a run, which stands still.

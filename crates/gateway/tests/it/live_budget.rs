@@ -242,7 +242,7 @@ async fn sessions_share_their_organizations_budget_and_waiting_requests_get_a_re
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_before_the_answer_has_still_asked() {
+async fn a_request_whose_client_disconnects_before_the_response_is_charged() {
     let held = Provider::start().await;
     let session = held.live.session().await;
     let token = sandbox_token(&held.live.app, id(&session)).await;
@@ -438,7 +438,7 @@ async fn requests_cut_off_by_a_stop_are_charged_at_their_worst_case() {
 }
 
 #[tokio::test]
-async fn no_new_request_to_the_model_is_begun_while_the_gateway_stops() {
+async fn no_model_request_starts_while_the_gateway_stops() {
     let held = Provider::start().await;
     let (_, token) = held.agent().await;
     held.live.app.closing.cancel();

@@ -9,9 +9,9 @@ use crate::people::{Person, api_key, person, service_token, user_token};
 
 on_both! {
     a_socket_ends_with_the_membership
-    a_socket_ends_with_its_key_and_no_other
+    a_socket_is_closed_only_with_its_own_key
     a_socket_ends_with_its_login
-    a_ticket_remembers_what_it_was_made_with
+    a_ticket_ends_with_the_credential_that_created_it
     a_command_is_refused_before_the_socket_is_closed
     a_role_counts_from_the_next_command
     an_expired_token_does_not_end_a_socket
@@ -42,7 +42,7 @@ async fn a_socket_ends_with_the_membership(on: On) {
     service.until_type("pong").await;
 }
 
-async fn a_socket_ends_with_its_key_and_no_other(on: On) {
+async fn a_socket_is_closed_only_with_its_own_key(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let (id, key) = api_key(&live.app, &live.ada).await;
@@ -99,7 +99,7 @@ async fn a_socket_ends_with_its_login(on: On) {
     assert_ended(&mut socket).await;
 }
 
-async fn a_ticket_remembers_what_it_was_made_with(on: On) {
+async fn a_ticket_ends_with_the_credential_that_created_it(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
     let (id, key) = api_key(&live.app, &live.ada).await;

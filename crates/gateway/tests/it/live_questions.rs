@@ -110,7 +110,7 @@ async fn the_answer_to_an_agent_that_is_gone_becomes_the_next_prompt(on: On) {
 }
 
 #[tokio::test]
-async fn a_question_that_was_asked_while_nobody_listened_is_found() {
+async fn a_question_asked_while_disconnected_is_found() {
     let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;

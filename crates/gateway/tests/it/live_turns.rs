@@ -15,12 +15,12 @@ on_both! {
     a_cancel_ends_the_turn_and_keeps_its_text
     a_cancel_never_hits_the_prompt_after_it
     a_cancel_before_the_agent_starts_the_turn_cancels_it
-    a_cancel_of_what_never_begins_is_a_cancel
+    a_turn_that_never_starts_can_be_cancelled
     a_cancel_without_a_turn_clears_the_queue
     the_initial_prompt_is_sent_once_for_many_clients
     the_initial_prompt_precedes_later_prompts
     the_initial_prompt_is_sent_again_if_it_did_not_reach_the_agent
-    the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart
+    an_unsent_initial_prompt_survives_a_restart
     a_prompt_dispatched_but_not_broadcast_before_a_crash_is_broadcast_and_sent_once
     a_prompt_whose_reply_is_lost_is_one_turn
     a_prompt_that_cannot_be_delivered_ends_its_turn_and_the_next_one_is_sent
@@ -166,7 +166,7 @@ async fn a_cancel_before_the_agent_starts_the_turn_cancels_it(on: On) {
     assert_eq!(outcomes(&frames), ["cancelled"]);
 }
 
-async fn a_cancel_of_what_never_begins_is_a_cancel(on: On) {
+async fn a_turn_that_never_starts_can_be_cancelled(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -216,7 +216,7 @@ async fn the_initial_prompt_is_sent_once_for_many_clients(on: On) {
     assert_eq!(live.agent.asked("/prompt_async").len(), 1);
 }
 
-async fn the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart(on: On) {
+async fn an_unsent_initial_prompt_survives_a_restart(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
     let live = live.restarted().await;

@@ -45,7 +45,7 @@ async fn a_login_code_used_by_eight_at_once_logs_one_in() {
 }
 
 #[tokio::test]
-async fn a_code_ends_with_its_time_and_with_its_membership() {
+async fn a_login_code_expires_and_ends_with_its_membership() {
     let clock = Clock::manual(Clock::system().now());
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.clock(&clock).start().await;
@@ -65,7 +65,7 @@ async fn a_code_ends_with_its_time_and_with_its_membership() {
 }
 
 #[tokio::test]
-async fn a_late_code_is_late_for_a_member_too() {
+async fn an_expired_login_code_fails_for_a_member_too() {
     let clock = Clock::manual(Clock::system().now());
     let gateway = Setup::sqlite().clock(&clock).start().await;
     let code = login_code(&gateway.app, &member(&gateway).await).await;
@@ -167,7 +167,7 @@ async fn a_cookie_acts_only_for_our_own_pages() {
 }
 
 #[tokio::test]
-async fn a_foreign_page_can_neither_open_a_socket_nor_log_somebody_in() {
+async fn a_page_of_another_origin_can_neither_open_a_socket_nor_log_in() {
     let gateway = Setup::sqlite().set("PUBLIC_URL", "https://g.example").start().await;
     let person = member(&gateway).await;
     let token = logged_in(&gateway, &person).await;

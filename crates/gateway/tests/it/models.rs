@@ -129,7 +129,7 @@ async fn an_endpoint_alone_provides_the_default_model_unless_the_operator_names_
 }
 
 #[tokio::test]
-async fn a_hostile_list_is_bounded_and_not_believed() {
+async fn a_hostile_model_list_is_bounded_and_not_trusted() {
     let endpoint = Endpoint::listing(&[]).await;
     let huge = list_of(&["x".repeat(5 << 20).as_str()]);
     for (status, body) in [

@@ -48,7 +48,7 @@ async fn each_role_may_do_exactly_its_part() {
 }
 
 #[tokio::test]
-async fn services_and_sandboxes_are_no_members() {
+async fn services_and_sandboxes_are_not_members() {
     let gateway = TestGateway::sqlite().await;
     let team = OrgOf3::new(&gateway.app).await;
     let session = crate::people::session(&gateway.app, team.org).await;
@@ -63,7 +63,7 @@ async fn services_and_sandboxes_are_no_members() {
 }
 
 #[tokio::test]
-async fn an_admin_neither_makes_nor_changes_owners() {
+async fn an_admin_can_neither_create_nor_change_owners() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let (admin, owner) = (team.token(Role::Admin), team.id(Role::Owner));

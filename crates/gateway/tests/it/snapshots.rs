@@ -71,7 +71,7 @@ async fn foreign_and_missing_snapshots_answer_alike() {
 }
 
 #[tokio::test]
-async fn a_session_that_names_anothers_snapshot_does_not_boot() {
+async fn a_session_with_a_foreign_snapshot_does_not_boot() {
     let setup = Setup::sqlite();
     // The gateway checks that the agent's program exists; the test never runs it.
     let (agent, data_dir) = (setup.folder().join("bin/opencode"), setup.data_dir());

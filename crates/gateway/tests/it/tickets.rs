@@ -84,7 +84,7 @@ async fn a_ticket_ends_after_a_minute_and_when_it_is_revoked() {
 }
 
 #[tokio::test]
-async fn a_ticket_shown_at_another_session_is_used_up() {
+async fn a_ticket_used_for_another_session_is_invalid_afterwards() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = world(setup).await;
         let sibling = session(&world.gateway.app, world.ada.org).await.to_string();

@@ -22,7 +22,7 @@ on_both! {
     an_effect_and_its_claim_are_committed_together
     many_writers_build_one_ledger
     a_refused_write_does_not_fail_others_in_the_batch
-    a_call_of_a_dead_instance_is_found_and_taken
+    an_orphaned_call_is_found_and_taken_over
     a_lock_and_its_event_are_committed_together
 }
 
@@ -322,7 +322,7 @@ async fn a_refused_write_does_not_fail_others_in_the_batch(backend: &Backend) {
     assert_eq!(verified(store).await, 1 + 28 - 4);
 }
 
-async fn a_call_of_a_dead_instance_is_found_and_taken(backend: &Backend) {
+async fn an_orphaned_call_is_found_and_taken_over(backend: &Backend) {
     let store = &backend.store;
     store.see_instance("here", None, now()).await.unwrap();
     done(store, begin(run("run-0001"), Vec::new())).await;

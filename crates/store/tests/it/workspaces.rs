@@ -18,7 +18,7 @@ on_both! {
     another_organization_finds_and_changes_nothing
     a_deleted_configuration_leaves_its_sessions
     concurrent_callers_get_the_same_managed_configuration
-    a_managed_configuration_of_named_repositories_is_its_own
+    each_set_of_repositories_has_its_own_managed_configuration
     a_directory_of_a_user_has_one_configuration
 }
 
@@ -216,7 +216,7 @@ async fn concurrent_callers_get_the_same_managed_configuration(b: &Backend) {
     assert_eq!(paths, [(app, "app20"), (lib, "app21")]);
 }
 
-async fn a_managed_configuration_of_named_repositories_is_its_own(b: &Backend) {
+async fn each_set_of_repositories_has_its_own_managed_configuration(b: &Backend) {
     let one = org(&b.store, 1).await;
     let (app, lib) = (repo(b, one, 20).await, repo(b, one, 21).await);
     let find = async |number, repos: Option<Vec<RepoId>>| {
