@@ -51,8 +51,11 @@ if [ "$(.tools/node_modules/.bin/opencode --version 2>/dev/null || true)" != "$O
   say "installing with npm: opencode-ai $OPENCODE_VERSION into .tools"
   npm install --prefix .tools --no-save --no-package-lock --no-audit --no-fund --silent "opencode-ai@$OPENCODE_VERSION"
 fi
-# npm removes packages that an install does not name, so this one has a folder of its own. It brings no browser.
-if [ "$(.tools/browser/node_modules/.bin/playwright-mcp --version 2>/dev/null | grep -o '[0-9.]*$' || true)" != "$PLAYWRIGHT_MCP_VERSION" ]; then
+# Chromium is hundreds of megabytes and agents work without it, so only tests install it. npm removes packages that an
+# install does not name, so this one has a folder of its own.
+if ! have chromium; then
+  say "agents will have no browser: apt-get install chromium, and run this again, gives them one"
+elif [ "$(.tools/browser/node_modules/.bin/playwright-mcp --version 2>/dev/null | grep -o '[0-9.]*$' || true)" != "$PLAYWRIGHT_MCP_VERSION" ]; then
   say "installing with npm: @playwright/mcp $PLAYWRIGHT_MCP_VERSION into .tools/browser"
   PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm install --prefix .tools/browser --no-save --no-package-lock --no-audit --no-fund --silent "@playwright/mcp@$PLAYWRIGHT_MCP_VERSION"
 fi

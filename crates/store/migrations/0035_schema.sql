@@ -237,6 +237,8 @@ CREATE TABLE sessions (
     -- Incremented when a sandbox starts and when one ends; tokens of earlier generations are invalid.
     sandbox_generation BIGINT NOT NULL CHECK (sandbox_generation >= 0),
     sandbox_expires_at TIMESTAMPTZ,
+    -- Whether files were given up and the agent has not been told yet.
+    files_lost BOOLEAN NOT NULL DEFAULT FALSE,
     -- The port of the session's app that people are shown.
     exposed_port BIGINT CHECK (exposed_port BETWEEN 1 AND 65535),
     snapshot_id TEXT,

@@ -50,6 +50,8 @@ pub struct SessionRecord {
     pub sandbox_id: Option<String>,
     pub sandbox_generation: i64,
     pub sandbox_expires_at: Option<DateTime<Utc>>,
+    /// Whether files were given up and the agent has not been told yet.
+    pub files_lost: bool,
     pub snapshot_id: Option<String>,
     pub agent_session_id: Option<String>,
     /// The transcript includes the effects of all events up to this number.
@@ -83,7 +85,7 @@ macro_rules! records {
                 c.system_prompt) AS system_prompt,
             s.automation_id, a.name AS automation_name, s.summary, s.branch_name,
             s.base_commit_sha, s.local_path_hash, s.sandbox_provider, s.sandbox_id, s.sandbox_generation,
-            s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.transcript_seq,
+            s.sandbox_expires_at, s.files_lost, s.snapshot_id, s.agent_session_id, s.transcript_seq,
             s.budget_micros, s.latest_task, s.pr_urls, s.metrics, s.started_at, s.last_activity_at,
             s.paused_at, s.ended_at
             FROM sessions s LEFT JOIN configurations c ON c.id = s.configuration_id
@@ -139,6 +141,7 @@ from_row!(inline SessionRecord, row => SessionRecord {
     sandbox_id: row.try_get("sandbox_id")?,
     sandbox_generation: row.try_get("sandbox_generation")?,
     sandbox_expires_at: row.try_get("sandbox_expires_at")?,
+    files_lost: row.try_get("files_lost")?,
     snapshot_id: row.try_get("snapshot_id")?,
     agent_session_id: row.try_get("agent_session_id")?,
     transcript_seq: row.try_get("transcript_seq")?,

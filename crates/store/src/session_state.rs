@@ -89,6 +89,12 @@ impl Store {
         set!(self, owner, SQL, expires_at)
     }
 
+    /// Records whether files were given up that the agent has not been told about.
+    pub async fn set_files_lost(&self, owner: &Owner, lost: bool) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET files_lost = $3 WHERE id = $1 AND owner_epoch = $2";
+        set!(self, owner, SQL, lost)
+    }
+
     /// Changes the status of a session without ending it. A live session has no pause and no end; one that stops being live
     /// has no current task.
     pub async fn set_status(

@@ -15,9 +15,6 @@ const OPENCODE: &str = include_str!("../../../../scripts/opencode.version");
 const PATIENCE: Duration = Duration::from_secs(15);
 const INSTALL: &str = "`make up` installs it into .tools; elsewhere: npm install -g opencode-ai";
 
-const BROWSER: &str =
-    "`make up` installs playwright-mcp into .tools; apt-get install chromium nodejs for the others";
-
 pub(super) fn data_dir(config: &Config) -> Finding {
     const NAME: &str = "data dir";
     let dir = &config.data_dir;
@@ -101,7 +98,17 @@ pub(super) fn browser(config: &Config) -> Finding {
         Err(reason @ (NoBrowser::Attached | NoBrowser::SwitchedOff)) => {
             Finding::good(NAME, reason.to_string())
         }
-        Err(reason) => Finding::weak(NAME, format!("agents have none: {reason}"), BROWSER),
+        Err(reason) => Finding::weak(NAME, format!("agents have none: {reason}"), browser_hint(reason)),
+    }
+}
+
+fn browser_hint(reason: NoBrowser) -> &'static str {
+    match reason {
+        NoBrowser::NoProgram("node") => "apt-get install nodejs, or install it into SANDBOX_ROOTFS",
+        NoBrowser::NoProgram(_) => {
+            "apt-get install chromium, or install it into SANDBOX_ROOTFS; `make up` then adds Playwright MCP"
+        }
+        _ => "`make up` installs it into .tools; elsewhere: npm install -g @playwright/mcp",
     }
 }
 

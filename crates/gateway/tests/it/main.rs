@@ -50,6 +50,7 @@ mod gate;
 mod manners;
 mod mcp;
 // Secrets.
+mod environment;
 mod logs;
 mod rotation;
 mod vault;
@@ -69,6 +70,7 @@ mod live_crash;
 mod live_create;
 mod live_eviction;
 mod live_expiry;
+mod live_files_lost;
 mod live_http;
 mod live_join;
 mod live_keys;

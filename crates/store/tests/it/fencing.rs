@@ -80,6 +80,7 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "start_session" => store.start_session(owner, at(71)).await,
         "set_running" => store.set_running(owner, "box", None).await,
         "set_sandbox_expiry" => store.set_sandbox_expiry(owner, Some(at(90))).await,
+        "set_files_lost" => store.set_files_lost(owner, true).await,
         "new_sandbox_generation" => store.new_sandbox_generation(owner, None).await.map(drop),
         "set_status" => {
             store.set_status(owner, SessionStatus::Paused, Some(PauseReason::Manual), at(72)).await

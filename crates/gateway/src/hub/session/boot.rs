@@ -7,7 +7,6 @@ use proto::SessionStatus;
 use proto::socket::{ServerMessage, WireStatus};
 use tokio::sync::mpsc;
 
-use super::ending::STOPPED_UNSAVED;
 use super::phase::{Boot, BootPurpose, Connection, Phase};
 use super::{End, Session};
 use crate::admission::Refusal;
@@ -19,7 +18,7 @@ const MAX_BOOTS: u32 = 3;
 /// to end, and cannot be started meanwhile.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 const STAGES: usize = 8;
-/// The message when a session that was stopped without saving starts again.
+/// The message when a session whose files were given up starts again.
 const FROM_SNAPSHOT: &str = "Starting from the last snapshot: later files are gone";
 
 impl Session {
@@ -36,7 +35,6 @@ impl Session {
         if matches!(self.sandbox, Phase::Connected(_) | Phase::Booting(_)) {
             return Ok(Ok(()));
         }
-        let files_are_lost = self.files_are_lost();
         // A session that is only starting claims its slot again, since it may have lost it in the meantime.
         if self.record.status == SessionStatus::Running {
             self.services.store.touch(&self.owner, self.services.clock.now()).await?;
@@ -51,14 +49,10 @@ impl Session {
             self.launch(Duration::ZERO, BootPurpose::Connect);
         }
         let (status, message) = self.state();
-        let message = if files_are_lost { FROM_SNAPSHOT.to_owned() } else { message };
+        let starts_anew = self.record.files_lost && self.record.sandbox_id.is_none();
+        let message = if starts_anew { FROM_SNAPSHOT.to_owned() } else { message };
         self.broadcast_status(status, &message).await?;
         Ok(Ok(()))
-    }
-
-    /// Whether the session was stopped without saving its files, and has not been started since.
-    pub(super) fn files_are_lost(&self) -> bool {
-        self.record.stop_reason.as_deref() == Some(STOPPED_UNSAVED)
     }
 
     /// Starts to boot an agent after a pause.

@@ -11,9 +11,8 @@ use super::timer::Timer;
 use super::{End, Session, millis};
 use crate::runtime::SnapshotError;
 
-/// The stop reason of a session whose files were given up. The next prompt starts from its last snapshot and says so.
-pub(super) const STOPPED_UNSAVED: &str = "stopped without saving";
-/// The message of such a stop.
+/// The stop reason of a session whose files were given up, and the message of such a stop.
+const STOPPED_UNSAVED: &str = "stopped without saving";
 const DISCARDED: &str = "What was not saved is gone";
 
 impl Session {
@@ -191,7 +190,8 @@ impl Session {
         self.broadcast_status(status, &message).await
     }
 
-    /// Ends the session and its sandbox at once. Files that are in no snapshot are lost. The conversation stays.
+    /// Ends the session and its sandbox at once. Files that are in no snapshot are lost, and the next agent is told so. The
+    /// conversation stays.
     pub(super) async fn discard(&mut self) -> Result<(), End> {
         self.abandon_boot().await;
         // Terminating the sandbox would wait for the copy in progress anyway.
@@ -206,6 +206,7 @@ impl Session {
         self.dismiss("The session was stopped").await?;
         self.reject_all_questions().await?;
         let sandbox = crate::runtime::sandbox_of(&self.record);
+        self.set_files_lost(true).await?;
         self.services.store.new_sandbox_generation(&self.owner, None).await?;
         self.record.sandbox_id = None;
         if let Ok(id) = sandbox
@@ -214,6 +215,13 @@ impl Session {
             tracing::error!(session = %self.record.id, %error, "cannot end the sandbox of a stopped session");
         }
         self.finish_stop(DISCARDED, replies).await
+    }
+
+    /// Records whether the agent has to be told that files are gone.
+    pub(super) async fn set_files_lost(&mut self, lost: bool) -> Result<(), End> {
+        self.services.store.set_files_lost(&self.owner, lost).await?;
+        self.record.files_lost = lost;
+        Ok(())
     }
 
     /// Aborts a boot, so that it can do nothing after its sandbox has ended.

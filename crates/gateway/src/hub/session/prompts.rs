@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The delay before we check whether an agent has stopped after an abort. The turn may not have started when the abort
 /// arrived.
 const CHECK: Duration = Duration::from_secs(1);
-/// The text before the first prompt after files of the session were lost.
+/// The text before each prompt after files of the session were given up, until the agent has answered one.
 const FILES_LOST: &str = "(Note from the platform: this sandbox was started from the last snapshot. Files that were changed \
     after it are gone.)\n\n";
 /// The maximum number of abort requests per turn.
@@ -53,7 +53,6 @@ impl Session {
         if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
             return Ok(PromptOutcome::Refused(refusal));
         }
-        let files_are_lost = self.files_are_lost();
         if let Err(refusal) = self.try_wake().await? {
             return Ok(PromptOutcome::Refused(refusal));
         }
@@ -67,9 +66,6 @@ impl Session {
             return Ok(PromptOutcome::Queued { id });
         }
         self.queue_prompt(id.clone(), request).await?;
-        if files_are_lost {
-            self.queue.files_lost();
-        }
         self.next_turn().await?;
         self.broadcast_queue().await?;
         Ok(PromptOutcome::Queued { id })
@@ -194,7 +190,7 @@ impl Session {
         };
         let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
         let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
-        let note = if self.queue.is_after_loss(&prompt.id) { FILES_LOST } else { "" };
+        let note = if self.record.files_lost { FILES_LOST } else { "" };
         turn.request = Request::Prompt(tokio::spawn(async move {
             let model = llm.model_of(config.as_ref()).await.qualified_id();
             let text = format!("{note}{}", prompt.content);
@@ -298,6 +294,8 @@ impl Session {
             self.services.gate.end_turn(&self.record, &turn.prompt, status).await?;
             if is_cancelled {
                 self.reject_questions_of(&turn.prompt).await?;
+            } else if self.record.files_lost && outcome == TurnOutcome::Ok {
+                self.set_files_lost(false).await?;
             }
             self.telemetry.stop(self.services.clock.elapsed());
             self.demand.idle_since = self.services.clock.elapsed();

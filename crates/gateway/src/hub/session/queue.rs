@@ -12,23 +12,11 @@ pub(super) struct PromptQueue {
     prompts: VecDeque<QueuedPrompt>,
     /// The length that was last broadcast.
     broadcast_len: usize,
-    /// The first prompt after files of the session were lost. The agent is told with it.
-    after_loss: Option<String>,
 }
 
 impl PromptQueue {
     pub(super) fn new(prompts: Vec<QueuedPrompt>) -> Self {
-        Self { prompts: prompts.into(), broadcast_len: 0, after_loss: None }
-    }
-
-    /// Remembers that the next prompt is the first one after files of the session were lost.
-    pub(super) fn files_lost(&mut self) {
-        self.after_loss = self.prompts.front().map(|prompt| prompt.id.clone());
-    }
-
-    /// Whether this prompt is the first one after files of the session were lost.
-    pub(super) fn is_after_loss(&self, prompt: &str) -> bool {
-        self.after_loss.as_deref() == Some(prompt)
+        Self { prompts: prompts.into(), broadcast_len: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
