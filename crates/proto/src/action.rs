@@ -13,6 +13,15 @@ string_enums! {
         Danger = "danger",
     }
 
+    /// Whether agents may execute statements of their own on a database, and with which risk.
+    FreeForm as "use of free-form SQL" {
+        /// Agents may only execute the queries that operators have defined.
+        Off = "off",
+        Read = "read",
+        Write = "write",
+        Danger = "danger",
+    }
+
     /// Whether an action may run.
     ActionMode as "action mode" {
         /// The action runs immediately.

@@ -6,6 +6,7 @@ mod basics;
 mod connector;
 mod contract;
 mod create;
+mod database;
 mod device_login;
 mod egress;
 mod environment;
@@ -46,6 +47,10 @@ pub use contract::{
 pub use create::{
     AgentConfig, CliConfiguration, ConfigurationChoice, CreateSession, CreateSessionError, CreatedSandbox,
     CreatedSession, ManagedConfiguration, SshOptions,
+};
+pub use database::{
+    ChangeDatabase, CreateDatabase, DatabaseActionEntry, DatabaseCheck, DatabaseDetail, DatabaseEntry,
+    DatabaseLimits, DatabaseList, DatabaseQuery, DatabaseTarget, QueryParameter,
 };
 pub use device_login::{
     DeviceOrg, DeviceToken, DeviceUser, PollDeviceLogin, StartDeviceLogin, StartedDeviceLogin,

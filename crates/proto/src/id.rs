@@ -97,6 +97,8 @@ ids! {
     SecretId = "secret";
     /// A remote MCP server that an organization has connected.
     ConnectorId = "connector";
+    /// A database that agents of an organization may query.
+    DatabaseId = "database";
     /// A provider account, such as one Linear workspace, connected to an organization.
     IntegrationId = "integration";
     /// One attempt to run an action.

@@ -32,7 +32,7 @@ pub mod text;
 pub mod dotenv;
 pub mod iso;
 
-pub use action::{ActionMode, InvocationStatus, ModeSource, Risk};
+pub use action::{ActionMode, FreeForm, InvocationStatus, ModeSource, Risk};
 pub use automation::{
     AutomationRunStatus, CompletionOutcome, Resolution, RunEventKind, TriggerEventStatus, TriggerKind,
     WaitingFor, WebhookScheme,
@@ -40,8 +40,8 @@ pub use automation::{
 pub use egress::{EgressKind, EgressMode, EgressOutcome};
 pub use error::{BillingCode, ErrorCode, ToolErrorCode};
 pub use id::{
-    ApiKeyId, AutomationId, AutomationRunId, ConfigurationId, ConnectorId, IntegrationId, InvalidId,
-    InvocationId, OrgId, RepoId, SecretId, SessionId, TicketId, TriggerEventId, TriggerId, UserId,
+    ApiKeyId, AutomationId, AutomationRunId, ConfigurationId, ConnectorId, DatabaseId, IntegrationId,
+    InvalidId, InvocationId, OrgId, RepoId, SecretId, SessionId, TicketId, TriggerEventId, TriggerId, UserId,
 };
 pub use integration::{IntegrationProvider, IntegrationStatus};
 pub use model::{MODELS, Model, ModelId, ModelProvider, ReasoningEffort, UnknownModel};

@@ -1,0 +1,162 @@
+//! The queries that operators define: each is an action with a schema of its parameters.
+
+use std::collections::BTreeSet;
+
+use proto::JsonObject;
+use proto::http::DatabaseQuery;
+use serde_json::{Value, json};
+
+use crate::MAX_SQL;
+
+/// The name of the action that executes a statement of the caller.
+pub const FREE_FORM: &str = "query";
+/// The maximum number of queries of a database, and of parameters of a query.
+const MAX_QUERIES: usize = 100;
+const MAX_PARAMETERS: usize = 30;
+const MAX_NAME: usize = 60;
+const MAX_DESCRIPTION: usize = 4000;
+
+/// The JSON Schema of a query's parameters.
+pub fn schema(query: &DatabaseQuery) -> Value {
+    let properties: JsonObject = query
+        .parameters
+        .iter()
+        .map(|parameter| (parameter.name.clone(), Value::Object(parameter.schema.clone())))
+        .collect();
+    let required: Vec<_> = query
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.required)
+        .map(|parameter| &parameter.name)
+        .collect();
+    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+}
+
+/// The JSON Schema of the parameters of [`FREE_FORM`].
+pub fn free_form_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "sql": {"type": "string", "minLength": 1, "maxLength": MAX_SQL,
+                "description": "One SELECT statement"},
+            "params": {"type": "array", "maxItems": MAX_PARAMETERS,
+                "description": "The values of its parameters in order"},
+        },
+        "required": ["sql"],
+        "additionalProperties": false,
+    })
+}
+
+/// The values of a query's parameters in order. One that is absent has the default of its schema, or is NULL.
+pub fn arguments(query: &DatabaseQuery, parameters: &Value) -> Vec<Value> {
+    let value = |parameter: &proto::http::QueryParameter| {
+        let given = parameters.get(&parameter.name).or_else(|| parameter.schema.get("default"));
+        given.cloned().unwrap_or(Value::Null)
+    };
+    query.parameters.iter().map(value).collect()
+}
+
+/// Checks the queries of a database. Returns what is wrong with the first that is not usable.
+pub fn check_queries(queries: &[DatabaseQuery]) -> Result<(), String> {
+    if queries.len() > MAX_QUERIES {
+        return Err(format!("a database has at most {MAX_QUERIES} queries"));
+    }
+    let mut names = BTreeSet::new();
+    for query in queries {
+        let name = &query.name;
+        if !is_name(name) {
+            return Err(format!(
+                "the name of a query has 1 to {MAX_NAME} letters, digits and _: {:.80}",
+                quoted(name)
+            ));
+        }
+        if name == FREE_FORM {
+            return Err(format!(
+                "`{FREE_FORM}` is the name of the action for statements of agents: choose another"
+            ));
+        }
+        if !names.insert(name) {
+            return Err(format!("two queries have the name {name}"));
+        }
+        check_query(query).map_err(|problem| format!("query {name}: {problem}"))?;
+    }
+    Ok(())
+}
+
+fn check_query(query: &DatabaseQuery) -> Result<(), String> {
+    let DatabaseQuery { description, sql, parameters, .. } = query;
+    if description.trim().is_empty() || description.len() > MAX_DESCRIPTION {
+        return Err(format!("description must have 1 to {MAX_DESCRIPTION} bytes: agents choose by it"));
+    }
+    if sql.trim().is_empty() || sql.len() > MAX_SQL || sql.contains('\0') {
+        return Err(format!("sql must have 1 to {MAX_SQL} bytes without NUL"));
+    }
+    if parameters.len() > MAX_PARAMETERS {
+        return Err(format!("it has more than {MAX_PARAMETERS} parameters"));
+    }
+    let mut names = BTreeSet::new();
+    match parameters.iter().find(|parameter| !is_name(&parameter.name) || !names.insert(&parameter.name)) {
+        Some(wrong) => Err(format!(
+            "the names of parameters have 1 to {MAX_NAME} letters, digits and _, and differ: {:.80}",
+            quoted(&wrong.name)
+        )),
+        None => Ok(()),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(change: &Value) -> DatabaseQuery {
+        let mut raw = json!({"name": "orders", "description": "Lists orders", "sql": "SELECT $1, $2",
+            "parameters": [{"name": "customer", "schema": {"type": "integer"}},
+                {"name": "limit", "schema": {"type": "integer", "default": 10}, "required": false}]});
+        raw.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(raw).unwrap()
+    }
+
+    #[test]
+    fn parameters_become_a_schema_and_values_in_order() {
+        let query = query(&json!({}));
+        assert_eq!(
+            schema(&query),
+            json!({"type": "object", "required": ["customer"], "additionalProperties": false,
+                "properties": {"customer": {"type": "integer"}, "limit": {"type": "integer", "default": 10}}})
+        );
+        assert_eq!(arguments(&query, &json!({"limit": 3, "customer": 7})), [json!(7), json!(3)]);
+        assert_eq!(arguments(&query, &json!({"customer": 7})), [json!(7), json!(10)]);
+        assert_eq!(query.risk, proto::Risk::Read);
+    }
+
+    #[test]
+    fn unusable_queries_are_refused() {
+        assert_eq!(check_queries(&[query(&json!({}))]), Ok(()));
+        for (change, part) in [
+            (json!({"name": ""}), "1 to 60 letters"),
+            (json!({"name": "a:b"}), "1 to 60 letters"),
+            (json!({"name": "query"}), "choose another"),
+            (json!({"description": " "}), "description"),
+            (json!({"sql": ""}), "sql must have"),
+            (json!({"sql": "SELECT '\u{0}'"}), "without NUL"),
+            (json!({"parameters": [{"name": "a b", "schema": {}}]}), "names of parameters"),
+            (json!({"parameters": [{"name": "a", "schema": {}}, {"name": "a", "schema": {}}]}), "and differ"),
+        ] {
+            let problem = check_queries(&[query(&change)]).unwrap_err();
+            assert!(problem.contains(part), "{change}: {problem}");
+        }
+        let twice = check_queries(&[query(&json!({})), query(&json!({}))]);
+        assert_eq!(twice, Err("two queries have the name orders".to_owned()));
+        assert!(check_queries(&vec![query(&json!({})); 101]).is_err());
+    }
+}

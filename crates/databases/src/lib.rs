@@ -1,0 +1,96 @@
+//! Databases that agents query: PostgreSQL and SQLite, for reading only. Everything about a query is bounded: one
+//! statement, its time, its rows and their bytes.
+
+mod definition;
+pub mod postgres;
+mod rows;
+pub mod sqlite;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub use definition::{FREE_FORM, arguments, check_queries, free_form_schema, schema};
+pub use rows::Rows;
+
+/// The maximum length of a statement.
+pub const MAX_SQL: usize = 20_000;
+/// The maximum number of characters of a database's own account of a failure.
+const MAX_MESSAGE: usize = 300;
+
+/// How much one query may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub time: Duration,
+    pub rows: usize,
+    /// The size of all rows as JSON.
+    pub bytes: usize,
+}
+
+/// One statement with the values of its parameters in order.
+#[derive(Clone, Debug)]
+pub struct Query {
+    pub sql: String,
+    pub parameters: Vec<Value>,
+}
+
+/// Why a query has no result. The text never contains the address, the user or the password of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    #[error("the database cannot be reached")]
+    Unreachable,
+    #[error("the database server does not offer TLS")]
+    NoTls,
+    #[error(
+        "the certificate of the database server is not valid for its host, or not from a known authority"
+    )]
+    Certificate,
+    #[error("the database refuses the user, the password or the name of the database")]
+    Credential,
+    #[error("the connection to the database broke")]
+    Broken,
+    #[error("the query did not end in time")]
+    Timeout,
+    #[error("a single row is larger than the limit of {0} bytes")]
+    TooLarge(usize),
+    /// The role may do more than read.
+    #[error("the role of this database {0}")]
+    Role(String),
+    /// The file of a database cannot be used.
+    #[error("{0}")]
+    File(&'static str),
+    /// The statement or its parameters are not of a kind that is executed.
+    #[error("{0}")]
+    Invalid(String),
+    /// The database's own account of why it refuses a statement.
+    #[error("the database answers: {0}")]
+    Statement(String),
+}
+
+/// Refuses what no database needs to see.
+fn check_statement(query: &Query) -> Result<(), Problem> {
+    let problem = match query.sql.trim() {
+        "" => "the statement is empty",
+        _ if query.sql.len() > MAX_SQL => "the statement is longer than 20000 bytes",
+        _ if query.sql.contains('\0') => "the statement contains a NUL character",
+        _ => return Ok(()),
+    };
+    Err(Problem::Invalid(problem.to_owned()))
+}
+
+/// The text in at most [`MAX_MESSAGE`] characters on one line.
+fn bounded(text: &str) -> String {
+    let line = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+    line.take(MAX_MESSAGE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_one_short_line() {
+        let text = bounded(&format!("a\nb\u{1b}[2J{}", "x".repeat(1000)));
+        assert!(text.starts_with("a b [2J") && text.chars().count() == MAX_MESSAGE, "{text}");
+    }
+}

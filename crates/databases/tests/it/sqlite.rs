@@ -1,0 +1,199 @@
+//! SQLite: what comes back, and what is refused.
+
+use std::path::Path;
+use std::time::Duration;
+
+use databases::sqlite::{DatabaseFile, check, query as run};
+use databases::{Limits, Problem, Query};
+use rusqlite::Connection;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::{WIDE, plain, query};
+
+struct World {
+    dir: TempDir,
+    file: DatabaseFile,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, never) = (dir.path().join("files"), dir.path().join("data"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::create_dir(&never).unwrap();
+        let database = Connection::open(folder.join("shop.db")).unwrap();
+        database
+            .execute_batch(
+                "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT);
+                WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+                INSERT INTO orders SELECT i, 'c' || i FROM n",
+            )
+            .unwrap();
+        let file = DatabaseFile { folder, file: "shop.db".into(), never };
+        Self { dir, file }
+    }
+
+    async fn refused(&self, query: Query) -> String {
+        match run(&self.file, query.clone(), WIDE).await {
+            Ok(rows) => panic!("{query:?} returns {rows:?}"),
+            Err(problem) => problem.to_string(),
+        }
+    }
+
+    fn named(&self, file: &str) -> DatabaseFile {
+        DatabaseFile { file: file.into(), ..self.file.clone() }
+    }
+}
+
+#[tokio::test]
+async fn rows_come_back_as_json_by_their_types() {
+    let world = World::new();
+    let sql =
+        "SELECT 1 AS a, 9007199254740993 AS b, 0.5 AS c, 9e999 AS d, NULL AS e, x'00ff' AS f, 'ä€' AS g,
+        ?1 AS h, ?2 AS i, ?3 AS j, ?4 AS k, json_extract('{\"a\": [1]}', '$.a') AS l, 2 AS a";
+    let values = json!(["x' OR 1", true, [1], null]);
+    let rows = run(&world.file, query(sql, values), WIDE).await.unwrap();
+    assert_eq!(
+        json!(rows.rows),
+        json!([{"a": 1, "b": "9007199254740993", "c": 0.5, "d": "inf", "e": null, "f": "\\x00ff", "g": "ä€",
+            "h": "x' OR 1", "i": 1, "j": "[1]", "k": null, "l": "[1]", "a_2": 2}])
+    );
+    let tables = run(&world.file, plain("SELECT name FROM pragma_table_info('orders')"), WIDE).await.unwrap();
+    assert_eq!(json!(tables.rows), json!([{"name": "id"}, {"name": "customer"}]));
+}
+
+#[tokio::test]
+async fn nothing_that_writes_or_leaves_the_file_is_executed() {
+    let world = World::new();
+    let other = world.dir.path().join("other.db");
+    let before = std::fs::read(world.file.folder.join("shop.db")).unwrap();
+    let attach = format!("ATTACH '{}' AS other", other.display());
+    let vacuum = format!("VACUUM INTO '{}'", other.display());
+    for sql in [
+        "INSERT INTO orders VALUES (1000, 'x')",
+        "INSERT INTO orders VALUES (1000, 'x') RETURNING id",
+        "UPDATE orders SET customer = ''",
+        "DELETE FROM orders RETURNING id",
+        "REPLACE INTO orders VALUES (1, 'x')",
+        "DROP TABLE orders",
+        "CREATE TABLE t (id)",
+        "CREATE TEMP TABLE t (id)",
+        "CREATE TEMP VIEW v AS SELECT 1",
+        "CREATE VIRTUAL TABLE temp.t USING fts5(x)",
+        "ALTER TABLE orders RENAME TO o",
+        "BEGIN",
+        "BEGIN IMMEDIATE",
+        "COMMIT",
+        "SAVEPOINT s",
+        "SELECT 1; DELETE FROM orders",
+        "SELECT 1; SELECT 2",
+        "REINDEX",
+        "ANALYZE",
+        "VACUUM",
+        &vacuum,
+        &attach,
+        "ATTACH ':memory:' AS m",
+        "DETACH main",
+        "SELECT load_extension('/lib/x.so')",
+        "SELECT LOAD_EXTENSION('/lib/x.so')",
+        "SELECT writefile('/tmp/x', 'y')",
+        "SELECT readfile('/etc/passwd')",
+        "SELECT fts3_tokenizer('simple')",
+        "PRAGMA writable_schema = ON",
+        "PRAGMA query_only = OFF",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA temp_store_directory = '/tmp'",
+        "PRAGMA mmap_size = 1000000000",
+        "PRAGMA user_version = 7",
+        "PRAGMA database_list",
+        "SELECT * FROM pragma_database_list",
+        "SELECT * FROM pragma_compile_options",
+        "EXPLAIN DELETE FROM orders",
+    ] {
+        let said = world.refused(plain(sql)).await;
+        assert!(!said.contains("in time"), "{sql}: {said}");
+    }
+    assert_eq!(std::fs::read(world.file.folder.join("shop.db")).unwrap(), before);
+    assert!(!other.exists());
+}
+
+#[tokio::test]
+async fn parameters_have_positions() {
+    let world = World::new();
+    for (sql, values, part) in [
+        ("SELECT ?2, ?1", json!([1]), "has 2 parameters, and 1 are given"),
+        ("SELECT $2, $1", json!([1, 2]), "?1, ?2"),
+        ("SELECT :a", json!([1]), "?1, ?2"),
+        ("SELECT missing FROM orders", json!([]), "no such column: missing (at byte 8)"),
+        ("", json!([]), "empty"),
+        ("-- nothing", json!([]), "only statements that return rows"),
+        ("SELECT '\u{0}'", json!([]), "NUL"),
+    ] {
+        let said = world.refused(query(sql, values)).await;
+        assert!(said.contains(part), "{sql}: {said}");
+    }
+    let both = run(&world.file, query("SELECT ?2 AS a, ?1 AS b", json!([1, 2])), WIDE).await.unwrap();
+    assert_eq!(json!(both.rows), json!([{"a": 2, "b": 1}]));
+}
+
+#[tokio::test]
+async fn a_query_ends_at_its_limits() {
+    let world = World::new();
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) ";
+    let limits = Limits { rows: 10, ..WIDE };
+    let found = run(&world.file, plain(&format!("{endless} SELECT i FROM n")), limits).await.unwrap();
+    assert_eq!((found.rows.len(), found.truncated), (10, true));
+    let found = run(&world.file, plain("SELECT id FROM orders"), Limits { bytes: 90, ..WIDE }).await.unwrap();
+    assert_eq!((found.rows.len(), found.truncated), (11, true));
+    for huge in ["SELECT zeroblob(2000000000)", "SELECT hex(zeroblob(1000000))"] {
+        let ended = run(&world.file, plain(huge), WIDE).await;
+        assert_eq!(ended, Err(Problem::TooLarge(WIDE.bytes)), "{huge}");
+    }
+    let short = Limits { time: Duration::from_millis(200), ..WIDE };
+    for late in [
+        format!("{endless} SELECT count(*) FROM n"),
+        "SELECT count(*) FROM orders a, orders b, orders c, orders d, orders e, orders f".to_owned(),
+    ] {
+        assert_eq!(run(&world.file, plain(&late), short).await, Err(Problem::Timeout), "{late}");
+    }
+    // The threads of late queries end too: otherwise the runtime of this test would never shut down.
+    let deep = format!("SELECT 1{}{}", "+(1".repeat(500), ")".repeat(500));
+    assert!(matches!(run(&world.file, plain(&deep), WIDE).await, Err(Problem::Statement(_))));
+}
+
+#[tokio::test]
+async fn only_files_below_the_folder_are_opened() {
+    let world = World::new();
+    assert_eq!(check(&world.file, WIDE).await, Ok(()));
+    let folder = world.file.folder.clone();
+    let keys = world.file.never.join("proliferate.db");
+    std::fs::copy(folder.join("shop.db"), &keys).unwrap();
+    std::fs::copy(folder.join("shop.db"), world.dir.path().join("outside.db")).unwrap();
+    let link = |from: &Path, name: &str| std::os::unix::fs::symlink(from, folder.join(name)).unwrap();
+    link(&world.dir.path().join("outside.db"), "link.db");
+    link(Path::new("shop.db"), "inside.db");
+    link(world.dir.path(), "up");
+    std::fs::write(folder.join("text.db"), "this is not a database, but long enough to be asked").unwrap();
+    std::fs::create_dir(folder.join("dir.db")).unwrap();
+    for (file, part) in [
+        ("", "relative path"),
+        ("../outside.db", "relative path"),
+        ("a/../../outside.db", "relative path"),
+        ("/etc/passwd", "relative path"),
+        ("link.db", "leads out"),
+        ("up/outside.db", "leads out"),
+        ("up/data/proliferate.db", "leads out"),
+        ("missing.db", "does not exist"),
+        ("dir.db", "not a regular file"),
+        ("text.db", "not an SQLite database"),
+    ] {
+        let said = check(&world.named(file), WIDE).await.unwrap_err().to_string();
+        assert!(said.contains(part), "{file}: {said}");
+    }
+    assert_eq!(check(&world.named("inside.db"), WIDE).await, Ok(()), "a link that stays inside");
+    // Even if the folder were chosen badly, the gateway's own files stay closed.
+    let bad = DatabaseFile { folder: world.dir.path().to_owned(), ..world.named("data/proliferate.db") };
+    let said = check(&bad, WIDE).await.unwrap_err().to_string();
+    assert!(said.contains("belongs to the gateway"), "{said}");
+}
