@@ -5,6 +5,7 @@ mod approvals;
 mod audit;
 mod automations;
 mod connectors;
+mod databases;
 mod gateway;
 mod integrations;
 mod login;
@@ -32,7 +33,8 @@ pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
 pub(crate) use automations::{
     AutomationSettings, AutomationsArgs, AutomationsCommand, RunsArgs, RunsCommand,
 };
-pub(crate) use connectors::{AddConnector, ConnectorsCommand, OneConnector};
+pub(crate) use connectors::{AddConnector, ConnectorsCommand, OneConnector, Place};
+pub(crate) use databases::{DatabasesCommand, OneDatabase, SettingsArgs, TargetArgs};
 pub(crate) use gateway::{GatewayArgs, web_url};
 pub(crate) use integrations::{IntegrationsArgs, IntegrationsCommand};
 pub(crate) use login::{ApproveArgs, ContextCommand, LOCAL, LoginArgs};
@@ -90,6 +92,9 @@ pub(crate) enum Command {
     /// Manage connectors: remote MCP servers whose tools agents can use
     #[command(subcommand)]
     Connectors(ConnectorsCommand),
+    /// Manage the databases that agents may query, and the queries that are their actions
+    #[command(subcommand)]
+    Databases(DatabasesCommand),
     /// Show requests, tokens and cost of models, by day, model or session
     Usage(UsageArgs),
     /// Log in to a gateway and use it for later commands, also from another machine

@@ -9,6 +9,7 @@ mod complete;
 mod configurations;
 mod connectors;
 mod context;
+mod databases;
 mod doctor;
 mod failure;
 mod gateway_client;
@@ -114,6 +115,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Doctor => doctor::run(context).await,
         Command::Repos(args) => repos::run(context, args).await,
         Command::Connectors(command) => connectors::run(context, command).await,
+        Command::Databases(command) => databases::run(context, command).await,
         Command::Integrations(args) => integrations::run(context, args).await,
         Command::Configurations(args) => configurations::run(context, args).await,
         Command::Automations(args) => automations::run(context, args).await,

@@ -8,6 +8,7 @@ mod actions;
 mod automations;
 mod client;
 mod connectors;
+mod databases;
 mod environment;
 mod error;
 mod identity;

@@ -22,6 +22,7 @@ pub enum Subject {
     Configuration,
     Automation,
     Connector,
+    DatabaseSource,
     Integration,
     Database,
     VaultKey,
@@ -43,6 +44,7 @@ impl Subject {
             Self::Configuration => "configuration",
             Self::Automation => "automation",
             Self::Connector => "connector",
+            Self::DatabaseSource => "database_source",
             Self::Integration => "integration",
             Self::Database => "database",
             Self::VaultKey => "vault_key",
@@ -51,11 +53,11 @@ impl Subject {
         }
     }
 
-    /// The action and target type of an event. Roles, egress rules, limits and connectors decide what callers may do; the rest is
-    /// housekeeping.
+    /// The action and target type of an event. Roles, egress rules, limits, connectors and databases of agents decide what
+    /// callers may do; the rest is housekeeping.
     const fn action(self) -> (ActionType, TargetType) {
         match self {
-            Self::Role | Self::Egress | Self::Limits | Self::Connector => {
+            Self::Role | Self::Egress | Self::Limits | Self::Connector | Self::DatabaseSource => {
                 (ActionType::PolicyChange, TargetType::Policy)
             }
             _ => (ActionType::System, TargetType::System),

@@ -101,7 +101,7 @@ acts! {
     MakeConfiguration: "make a configuration from existing repositories" [Yes Yes Yes No No]
     ChangeConfiguration: "change a configuration, start a setup session on it" [Yes No Yes No No]
     ReadOrganization: "list members, names of secrets, egress rules and records, modes, usage, automations and their runs" [Yes Yes Yes No No]
-    ManageOrganization: "add or remove repositories, secrets, members, automations, connectors; change egress rules and modes; remove configurations" [No No Yes No No]
+    ManageOrganization: "add or remove repositories, secrets, members, automations, connectors, databases; change egress rules and modes; remove configurations" [No No Yes No No]
     RunAutomation: "run an automation; cancel, repeat, assign and settle its runs" [Yes Yes Yes No No]
     ManageRoles: "change roles, add or remove admins and owners" [No No Owner No No]
     ManageOwnKeys: "make, list and revoke own API keys, let a device log in" [Yes Yes Yes No No]

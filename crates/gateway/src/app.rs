@@ -18,6 +18,7 @@ use crate::automations::Automations;
 use crate::config::{Config, Origin};
 use crate::connectors::Connectors;
 use crate::data_dir::Space;
+use crate::databases::Databases;
 use crate::edge::auth::LiveCredentials;
 use crate::git::GitService;
 use crate::hub::Hubs;
@@ -51,6 +52,7 @@ pub struct App {
     pub automations: Arc<Automations>,
     pub actions: Actions,
     pub connectors: Arc<Connectors>,
+    pub databases: Arc<Databases>,
     /// Checks whether the data directory has space left.
     pub space: Space,
     /// The credentials that open sockets and streams depend on.

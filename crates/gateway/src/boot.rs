@@ -26,6 +26,7 @@ use crate::automations::{Automations, Runner, keep_running, keep_scheduling};
 use crate::config::{Config, Database, Origin};
 use crate::connectors::Connectors;
 use crate::data_dir::{DataDir, DataDirError, Space};
+use crate::databases::Databases;
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
 use crate::git::{ForgeReads, GitService, GitSettings, PushGrants, PushSlots};
@@ -43,8 +44,8 @@ use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
-    ConnectorSource, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations, LiveSandboxes,
-    PlatformSource, Registry, ServicesSource, UPLOADS, agent_files,
+    ConnectorSource, DatabaseTools, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations,
+    LiveSandboxes, PlatformSource, Registry, ServicesSource, UPLOADS, agent_files,
 };
 use crate::sweep::{SweepServices, keep_sweeping};
 use crate::telemetry;
@@ -143,8 +144,9 @@ impl Gateway {
             closing: CancellationToken::new(),
         };
         let connectors = Arc::new(connectors(&config, &parts));
+        let databases = Arc::new(Databases::new(parts.vault.clone(), &config));
         let app = Arc::new_cyclic(|app: &Weak<App>| {
-            let (git, sources) = connect(app, gate, &config, (&parts, &connectors));
+            let (git, sources) = connect(app, gate, &config, (&parts, &connectors, &databases));
             let runtime = runtime(app, (&config, &parts), (&git.gate, &llm), (sandboxes, pool, agent_type));
             let (store, clock) = (parts.store.clone(), parts.clock.clone());
             let admission = Arc::new(Admission::new(store, clock, llm.clone(), &config));
@@ -168,6 +170,7 @@ impl Gateway {
                 sessions: Arc::new(sessions),
                 automations,
                 connectors: connectors.clone(),
+                databases: databases.clone(),
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
@@ -274,12 +277,12 @@ fn connect(
     app: &Weak<App>,
     gate: OpenGate,
     config: &Config,
-    (parts, connectors): (&Parts, &Arc<Connectors>),
+    (parts, connectors, databases): (&Parts, &Arc<Connectors>, &Arc<Databases>),
 ) -> (Arc<GitService>, Arc<Registry>) {
     let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
     let mut sources = Arc::default();
     let git = Arc::new_cyclic(|git: &Weak<GitService>| {
-        sources = Arc::new(registry(app, git, config, (parts, connectors)));
+        sources = Arc::new(registry(app, git, config, (parts, connectors, databases)));
         GitService {
             settings: GitSettings::new(config),
             store: store.clone(),
@@ -309,7 +312,7 @@ fn registry(
     app: &Weak<App>,
     git: &Weak<GitService>,
     config: &Config,
-    (parts, connectors): (&Parts, &Arc<Connectors>),
+    (parts, connectors, databases): (&Parts, &Arc<Connectors>, &Arc<Databases>),
 ) -> Registry {
     let Parts { store, clock, vault, outbound, .. } = parts;
     let sandboxes = Arc::new(SessionSandboxes(app.clone()));
@@ -331,6 +334,7 @@ fn registry(
         Box::new(ExportSource::new(store.clone())),
         Box::new(Integrations::new(store.clone(), http(), config)),
         Box::new(ConnectorSource { store: store.clone(), connectors: connectors.clone() }),
+        Box::new(DatabaseTools { store: store.clone(), databases: databases.clone() }),
         Box::new(HttpTools::new(http())),
     ])
 }

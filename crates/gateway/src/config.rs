@@ -48,6 +48,8 @@ pub struct Config {
     pub sandboxes: Sandboxes,
     /// The private addresses (`host:port`) that the gateway may connect to on behalf of callers.
     pub allowed_hosts: Vec<String>,
+    /// The folder with a folder for each organization, whose SQLite files agents may query.
+    pub database_files_dir: Option<PathBuf>,
     /// Addresses of vendors' APIs by the id of the provider, where they differ from the public ones.
     pub integration_urls: Vec<(String, Url)>,
     /// The private addresses (`host:port`) that sandboxes may reach.
@@ -149,6 +151,7 @@ impl Config {
             database: r.optional("DATABASE_URL", Database::parse).unwrap_or(Database::Sqlite),
             sandboxes: Sandboxes::read(r)?,
             allowed_hosts: r.list("CONNECTOR_ALLOWED_HOSTS", values::host_and_port),
+            database_files_dir: r.optional("DATABASE_FILES_DIR", values::absolute),
             integration_urls: r.list("INTEGRATION_URLS", values::provider_url),
             local_roots: r.list("WORKSPACE_LOCAL_ROOTS", values::absolute),
             github_url: r.required("GITHUB_URL", values::web_url)?,

@@ -22,6 +22,7 @@ mod automations;
 mod connectors;
 mod contract;
 mod create;
+mod databases;
 mod device_login;
 mod egress;
 mod environment;

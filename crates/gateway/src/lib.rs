@@ -13,6 +13,7 @@ pub mod identity;
 // Actions of agents, and their approvals.
 mod actions;
 mod connectors;
+mod databases;
 // Automations, and their runs.
 pub mod automations;
 // Sessions: what can be done with them, and the live ones.

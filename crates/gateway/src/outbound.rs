@@ -1,9 +1,9 @@
-//! HTTP clients for requests on behalf of callers: one reaches only public addresses, whatever a name resolves to,
-//! and one is for hosts that the operator has listed. They are created on first use, because a client holds megabytes
+//! Connections on behalf of callers. Of the two HTTP clients, one reaches only public addresses, whatever a name resolves
+//! to, and one is for hosts that the operator has listed. They are created on first use, because a client holds megabytes
 //! of certificates and many gateways never need one.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ const CONNECTING: Duration = Duration::from_secs(10);
 /// The timeout until a response starts, and between two chunks of it. Callers enforce it themselves: a timeout of the
 /// HTTP client would also count the time for sending, and a large push takes longer.
 pub(crate) const SILENT: Duration = Duration::from_mins(2);
+
+/// The maximum number of addresses of one host that are tried.
+const MAX_ADDRESSES: usize = 4;
 
 /// The two HTTP clients.
 #[derive(Default)]
@@ -54,6 +57,40 @@ impl Outbound {
     pub(crate) fn named(&self) -> reqwest::Result<&Client> {
         get_or_create(&self.named, || builder().build())
     }
+}
+
+/// Parses the name or the address of a host; of an address in one of its many spellings, the usual one.
+pub(crate) fn parse_host(text: &str) -> Option<Host> {
+    Host::parse(text).ok().filter(|host| host.to_string().len() <= 253)
+}
+
+/// Whether the operator has listed this host and port.
+pub(crate) fn is_listed(allowed: &[String], host: &Host, port: u16) -> bool {
+    allowed.contains(&format!("{host}:{port}"))
+}
+
+/// The addresses of a host that the gateway may connect to, for protocols other than HTTP: the public ones, or all if the
+/// operator has listed the host. Connect to these, not to the name.
+pub(crate) async fn addresses(
+    allowed: &[String],
+    host: &Host,
+    port: u16,
+) -> Result<Vec<SocketAddr>, &'static str> {
+    let found = match host {
+        Host::Ipv4(address) => vec![SocketAddr::from((*address, port))],
+        Host::Ipv6(address) => vec![SocketAddr::from((*address, port))],
+        Host::Domain(name) => {
+            let found = timeout(CONNECTING, tokio::net::lookup_host((name.as_str(), port))).await;
+            found.ok().and_then(Result::ok).ok_or("the name of its host cannot be resolved")?.collect()
+        }
+    };
+    let listed = is_listed(allowed, host, port);
+    let usable = |address: &SocketAddr| listed || classify(address.ip()) == AddressClass::Public;
+    let usable: Vec<_> = found.into_iter().filter(usable).take(MAX_ADDRESSES).collect();
+    if usable.is_empty() {
+        return Err("its address is private: name its host and port in CONNECTOR_ALLOWED_HOSTS");
+    }
+    Ok(usable)
 }
 
 /// Whether the operator has listed the host and port of this URL.
@@ -139,6 +176,23 @@ mod tests {
             "http://10.0.0.1/",
         ] {
             assert!(!way(refused), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_of_other_protocols_have_the_same_guard() {
+        let allowed = ["127.0.0.1:5432".to_owned(), "localhost:5432".to_owned(), "[::1]:5432".to_owned()];
+        let found = async |host: &str, port| addresses(&allowed, &parse_host(host).unwrap(), port).await;
+        for listed in ["127.0.0.1", "0x7f.1", "localhost", "[::1]"] {
+            assert!(found(listed, 5432).await.is_ok(), "{listed}");
+            assert!(found(listed, 5433).await.is_err(), "{listed}");
+        }
+        for private in ["10.0.0.1", "169.254.169.254", "[::ffff:10.0.0.1]", "2130706434"] {
+            assert!(found(private, 5432).await.is_err(), "{private}");
+        }
+        assert!(found("8.8.8.8", 5432).await.is_ok());
+        for wrong in ["", "a b", "a/b", "a:1", "::1"] {
+            assert!(parse_host(wrong).is_none(), "{wrong}");
         }
     }
 

@@ -7,6 +7,7 @@ mod automation_complete;
 mod catalog;
 mod connector;
 mod credential;
+mod database;
 mod document;
 mod export;
 mod git;
@@ -32,6 +33,7 @@ use futures_util::future::BoxFuture;
 use gate::{EXPORT, SourceError, Tool, ToolScope};
 use policy::{Policy, Risk, ToolFacts, full_name};
 
+pub(crate) use arguments::compile_schema;
 pub(crate) use catalog::{
     CatalogAction, CatalogSource, Described, HTTP_TOOLS, mode_key as action_mode_key, tool_name,
 };
@@ -39,6 +41,7 @@ pub(crate) use connector::{
     ConnectorSource, definition_of as connector_definition, risk_of as connector_risk,
     source_id as connector_source_id,
 };
+pub(crate) use database::{DatabaseTools, action_list as database_actions};
 pub use document::document;
 pub(crate) use export::ExportSource;
 pub(crate) use git::GitSource;

@@ -35,3 +35,4 @@ pub use policy::{Files, Policy};
 pub use request::{Action, ActorClass, Claim, Flag, Grant, Request, RunState, full_name};
 pub use roles::Role;
 pub use tools::{Auth, HttpTool, Method};
+pub use yaml::parse_yaml;

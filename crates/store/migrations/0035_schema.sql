@@ -652,6 +652,25 @@ CREATE TABLE connector_tools (
     FOREIGN KEY (connector_id, org_id) REFERENCES connectors (id, org_id) ON DELETE CASCADE
 );
 
+-- Databases that agents may query.
+CREATE TABLE databases (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
+    -- Where the database is. It names a secret of the organization, and never contains one.
+    target JSONB NOT NULL,
+    -- The queries that are actions.
+    queries JSONB NOT NULL,
+    free_form TEXT NOT NULL CHECK (free_form IN ('off', 'read', 'write', 'danger')),
+    limits JSONB NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (id, org_id),
+    UNIQUE (org_id, name)
+);
+
 -- Vendors whose API agents may use.
 CREATE TABLE integrations (
     id UUID PRIMARY KEY,

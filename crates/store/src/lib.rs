@@ -38,6 +38,7 @@ mod usage;
 // Workspaces.
 mod configuration;
 mod connector;
+mod database_source;
 mod found_configuration;
 mod repo;
 // Automations.
@@ -80,6 +81,7 @@ pub use automation_run::{Advanced, AutomationRun, AutomationRunEvent, Automation
 pub use automation_trigger::{CronFiring, FiringOutcome, MAX_OPEN_RUNS, NewTriggerEvent, TriggerEvent};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use connector::{Connector, ConnectorChange, ConnectorTool, ToolPin};
+pub use database_source::{DatabaseChange, DatabaseSource};
 pub use db::{Durability, Store};
 pub use device_login::{DeviceLogin, NewDeviceLogin};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};

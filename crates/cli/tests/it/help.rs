@@ -13,6 +13,7 @@ fn help_names_every_command_and_the_exit_codes() {
         "repos",
         "configurations",
         "connectors",
+        "databases",
         "integrations",
         "approvals",
         "usage",

@@ -10,6 +10,7 @@ mod bad_starts;
 mod browser;
 mod connectors;
 mod database;
+mod databases;
 mod disk_full;
 mod gate;
 mod harness;

@@ -17,7 +17,7 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create,
+    action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create, databases,
     device_login, egress, environment, exec, files, git, health, hooks, inbox, inspect, integrations,
     invocations, keys, login, mcp, me, members, messages, model_proxy, observe, questions, secret_files,
     secrets, services, sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media,
@@ -115,6 +115,10 @@ table! {
     connectors::validate => ManageOrganization;
     connectors::get => ManageOrganization, connectors::change => ManageOrganization, connectors::remove => ManageOrganization;
     connectors::review => ManageOrganization;
+    // Databases of agents.
+    databases::list => ManageOrganization, databases::create => ManageOrganization;
+    databases::validate => ManageOrganization;
+    databases::get => ManageOrganization, databases::change => ManageOrganization, databases::remove => ManageOrganization;
     // Automations.
     automations::list => ReadOrganization, automations::create => ManageOrganization;
     automations::get => ReadOrganization, automations::change => ManageOrganization, automations::remove => ManageOrganization;

@@ -88,9 +88,7 @@ pub(super) fn check(validator: &Validator, arguments: &Value) -> Result<(), Stri
 /// Checks the parameters of an action against its schema. The schema may come from an MCP server, so its patterns are
 /// matched in linear time, and a schema that refers to anything outside of itself does not compile.
 pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), String> {
-    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN);
-    let options = jsonschema::options().with_pattern_options(patterns);
-    let validator = options.build(schema).map_err(|_| "the schema of this action is wrong".to_owned())?;
+    let validator = action_validator(schema).map_err(|_| "the schema of this action is wrong".to_owned())?;
     let mut names = BTreeSet::new();
     collect_names(schema, &mut names);
     let errors = validator.iter_errors(parameters);
@@ -100,6 +98,17 @@ pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), Str
         None => Ok(()),
         Some(problems) => Err(format!("Invalid params: {problems}")),
     }
+}
+
+/// Checks the schema of an action that somebody defines.
+pub(crate) fn compile_schema(schema: &Value) -> Result<(), String> {
+    action_validator(schema).map(drop)
+}
+
+fn action_validator(schema: &Value) -> Result<Validator, String> {
+    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN);
+    let options = jsonschema::options().with_pattern_options(patterns);
+    options.build(schema).map_err(|error| error.to_string().chars().take(200).collect())
 }
 
 /// The names of fields in a schema. Only these are repeated in messages: others are the caller's content, and a message is

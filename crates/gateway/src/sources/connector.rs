@@ -39,7 +39,8 @@ pub(crate) fn risk_of(
     derive_risk(set, tool.hints(), Some(policy_risk(connector.default_risk)))
 }
 
-const fn policy_risk(risk: proto::Risk) -> Risk {
+/// The same risk in the vocabulary of the policy.
+pub(super) const fn policy_risk(risk: proto::Risk) -> Risk {
     match risk {
         proto::Risk::Read => Risk::Read,
         proto::Risk::Write => Risk::Write,

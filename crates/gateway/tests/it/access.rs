@@ -348,6 +348,7 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
         of_sessions(things, user),
         of_apps(things),
         crate::access_actions::of_actions(things),
+        crate::access_actions::of_databases(),
         of_contract(things),
     ];
     all.concat()

@@ -86,3 +86,16 @@ pub(crate) fn of_actions(things: &Things) -> Vec<Probe> {
         ),
     ]
 }
+
+pub(crate) fn of_databases() -> Vec<Probe> {
+    let database = format!("/v1/databases/{}", some_uuid());
+    let null = || Value::Null;
+    vec![
+        probe("GET /v1/databases", Act::ManageOrganization, "/v1/databases", null()),
+        probe("POST /v1/databases", Act::ManageOrganization, "/v1/databases", json!({})),
+        probe("POST /v1/databases/validate", Act::ManageOrganization, "/v1/databases/validate", json!({})),
+        probe("GET /v1/databases/{databaseId}", Act::ManageOrganization, &database, null()),
+        probe("PATCH /v1/databases/{databaseId}", Act::ManageOrganization, &database, json!({})),
+        probe("DELETE /v1/databases/{databaseId}", Act::ManageOrganization, &database, null()),
+    ]
+}

@@ -162,13 +162,19 @@ fn workspace_steps() -> Vec<Step> {
 }
 
 /// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
-const OTHERS: [(&str, &str); 15] = [
+const OTHERS: [(&str, &str); 18] = [
     ("POST /v1/invocations/", "a decision about a request is an event of its run"),
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
     ("PATCH /proliferate/", "the title of a session"),
     ("DELETE /proliferate/", "services of a session; its deletion has a test that needs a live one"),
     ("POST /v1/connectors/", "validation changes nothing; the review has a test that needs a server"),
+    (
+        "POST /v1/databases",
+        "a database is checked before it is stored, which is recorded too; it has a test of its own",
+    ),
+    ("PATCH /v1/databases", "as above"),
+    ("DELETE /v1/databases", "as above"),
     ("POST /v1/automations/", "a run that somebody starts; its own log names them"),
     ("POST /v1/automation-runs/", "what is done with a run; its own log names who did it"),
     ("POST /v1/hooks/", "a run that a webhook starts; its own log names the event"),
@@ -249,17 +255,19 @@ async fn no_operation_that_changes_something_is_forgotten() {
 
 /// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
 /// be called on a store without an event.
-const ADMINISTRATIVE: [&str; 28] = [
+const ADMINISTRATIVE: [&str; 31] = [
     "add_member",
     "change_member",
     "create_configuration",
     "create_connector",
+    "create_database",
     "create_integration",
     "create_key",
     "create_org",
     "create_repo",
     "delete_configuration",
     "delete_connector",
+    "delete_database",
     "delete_integration",
     "delete_repo",
     "delete_secret",
@@ -277,6 +285,7 @@ const ADMINISTRATIVE: [&str; 28] = [
     "set_org_limits",
     "update_configuration",
     "update_connector",
+    "update_database",
     "update_repo",
 ];
 

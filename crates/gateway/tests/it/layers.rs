@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 13] = [
     &["sessions", "sweep"],
     &["hub"],
     &["sources"],
-    &["git", "connectors"],
+    &["git", "connectors", "databases"],
     &["runtime"],
     &["admission"],
     &["identity", "server", "llm", "vault", "outbound", "access", "shares", "telemetry"],

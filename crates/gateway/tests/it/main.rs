@@ -25,6 +25,7 @@ mod attach;
 mod automations;
 mod bearer;
 mod connectors;
+mod databases;
 mod identity;
 mod inbox;
 mod integrations;

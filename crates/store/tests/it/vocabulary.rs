@@ -6,7 +6,7 @@ use proto::http::{SecretPurpose, SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
-    EgressMode, EgressOutcome, IntegrationProvider, IntegrationStatus, ModeSource, Origin, Outcome,
+    EgressMode, EgressOutcome, FreeForm, IntegrationProvider, IntegrationStatus, ModeSource, Origin, Outcome,
     PauseReason, PromptState, RepoSource, Risk, Role, RunEventKind, RunKind, RunStatus, SessionStatus,
     SessionType, TitleSource, TriggerEventStatus, TriggerKind, WebhookScheme,
 };
@@ -34,6 +34,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("configurations.status", words!(ConfigurationStatus)),
         ("connector_tools.risk", words!(Risk)),
         ("connectors.default_risk", words!(Risk)),
+        ("databases.free_form", words!(FreeForm)),
         ("egress_policies.mode", words!(EgressMode)),
         ("egress_records.kind", words!(EgressKind)),
         ("egress_records.outcome", words!(EgressOutcome)),

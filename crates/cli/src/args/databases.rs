@@ -1,0 +1,163 @@
+//! The options of `databases`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use proto::FreeForm;
+use proto::http::{DatabaseLimits, DatabaseTarget};
+use url::Url;
+
+use super::connectors::Place;
+use super::words;
+use crate::failure::Failure;
+
+#[derive(Subcommand)]
+pub(crate) enum DatabasesCommand {
+    /// Let agents query a database: PostgreSQL with a role that can only read, or an SQLite file of the gateway's machine
+    ///
+    /// Store the password first: `proliferate secrets set ORDERS_PASSWORD -`. The queries of the file are actions of agents,
+    /// whose modes are set with `proliferate actions modes`.
+    Add {
+        /// The name of the database
+        #[arg(long)]
+        name: String,
+        #[command(flatten)]
+        target: TargetArgs,
+        #[command(flatten)]
+        settings: SettingsArgs,
+        /// Only check whether the database could be added
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the databases of the organization
+    Ls {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show a database, its actions with their modes, and whether it can be queried now
+    Show {
+        #[command(flatten)]
+        database: OneDatabase,
+    },
+    /// Check whether a database can be queried now, by a role that can only read
+    Check {
+        #[command(flatten)]
+        database: OneDatabase,
+    },
+    /// Change a database; what is not given stays as it is
+    Set {
+        #[command(flatten)]
+        database: OneDatabase,
+        /// The new name
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        target: TargetArgs,
+        #[command(flatten)]
+        settings: SettingsArgs,
+    },
+    /// Let agents query a database again
+    Enable {
+        #[command(flatten)]
+        database: OneDatabase,
+    },
+    /// Keep a database, but do not let agents query it
+    Disable {
+        #[command(flatten)]
+        database: OneDatabase,
+    },
+    /// Take a database away from agents; the database itself stays as it is
+    Rm {
+        #[command(flatten)]
+        database: OneDatabase,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct OneDatabase {
+    /// The database, by name, id or the beginning of its id
+    #[arg(value_name = "DATABASE")]
+    pub(crate) database: String,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// Where a database is.
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Args)]
+pub(crate) struct TargetArgs {
+    /// A PostgreSQL database, as postgres://ROLE@HOST:PORT/DATABASE without the password
+    #[arg(long, value_name = "URL", conflicts_with = "sqlite")]
+    postgres: Option<Url>,
+    /// The secret of the organization that holds the password
+    #[arg(long, value_name = "KEY", requires = "postgres")]
+    secret: Option<String>,
+    /// Connect without TLS; only to hosts in CONNECTOR_ALLOWED_HOSTS
+    #[arg(long, requires = "postgres")]
+    no_tls: bool,
+    /// An SQLite file, relative to the organization's folder in DATABASE_FILES_DIR
+    #[arg(long, value_name = "FILE")]
+    sqlite: Option<String>,
+}
+
+/// What agents may do with a database.
+#[derive(Args)]
+pub(crate) struct SettingsArgs {
+    /// A YAML or JSON file with the queries that become actions; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) queries: Option<PathBuf>,
+    /// Whether agents may execute SELECT statements of their own, and with which risk: `write` asks for approval
+    #[arg(long, value_parser = words(FreeForm::ALL, FreeForm::as_str))]
+    pub(crate) free_form: Option<FreeForm>,
+    /// The time that a query may take [default: 5000]
+    #[arg(long, value_name = "MS")]
+    timeout_ms: Option<u32>,
+    /// The number of rows that a query returns at most [default: 500]
+    #[arg(long, value_name = "ROWS")]
+    max_rows: Option<u32>,
+    /// The size of the rows as JSON at most [default: 262144]
+    #[arg(long, value_name = "BYTES")]
+    max_bytes: Option<u32>,
+}
+
+impl TargetArgs {
+    /// The target, if one is given.
+    pub(crate) fn target(self) -> Result<Option<DatabaseTarget>, Failure> {
+        let Self { postgres, secret, no_tls, sqlite } = self;
+        match (postgres, sqlite) {
+            (None, None) => Ok(None),
+            (None, Some(file)) => Ok(Some(DatabaseTarget::Sqlite { file })),
+            (Some(url), _) => postgres_target(&url, secret, !no_tls).map(Some),
+        }
+    }
+}
+
+fn postgres_target(url: &Url, secret_key: Option<String>, tls: bool) -> Result<DatabaseTarget, Failure> {
+    if url.password().is_some() {
+        return Err(Failure::usage(
+            "store the password with `proliferate secrets set KEY -` and give --secret KEY, not in the address",
+        ));
+    }
+    let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let (user, database) = (decoded(url.username()), decoded(url.path().trim_start_matches('/')));
+    let host = url.host_str().map(decoded).unwrap_or_default();
+    let known = matches!(url.scheme(), "postgres" | "postgresql") && url.query().is_none();
+    if !known || host.is_empty() || user.is_empty() || database.is_empty() {
+        return Err(Failure::usage("--postgres is postgres://ROLE@HOST:PORT/DATABASE, without options"));
+    }
+    Ok(DatabaseTarget::Postgres { host, port: url.port().unwrap_or(5432), database, user, secret_key, tls })
+}
+
+impl SettingsArgs {
+    /// The limits with the given changes; `None` if there are none.
+    pub(crate) fn limits(&self, present: DatabaseLimits) -> Option<DatabaseLimits> {
+        let limits = DatabaseLimits {
+            timeout_ms: self.timeout_ms.unwrap_or(present.timeout_ms),
+            max_rows: self.max_rows.unwrap_or(present.max_rows),
+            max_bytes: self.max_bytes.unwrap_or(present.max_bytes),
+        };
+        (limits != present).then_some(limits)
+    }
+}
