@@ -18,11 +18,10 @@ use crate::rows::{Collector, float, integer};
 use crate::{Limits, Problem, Query, Rows, bounded, check_statement};
 
 /// How many instructions of a query are executed between two checks of whether it is late.
-const CHECK_EVERY: i32 = 1000;
-/// The limits of SQLite's manual for statements from strangers, with more room where real queries need it. `LENGTH` is the
-/// memory of one value.
-const LIMITS: [(Limit, i32); 10] = [
-    (Limit::SQLITE_LIMIT_LENGTH, 1 << 20),
+/// Few, because one call of a function such as `instr` may take long.
+const CHECK_EVERY: i32 = 20;
+/// The limits of SQLite's manual for statements from strangers, with more room where real queries need it.
+const LIMITS: [(Limit, i32); 9] = [
     (Limit::SQLITE_LIMIT_SQL_LENGTH, 100_000),
     (Limit::SQLITE_LIMIT_COLUMN, 500),
     (Limit::SQLITE_LIMIT_EXPR_DEPTH, 100),
@@ -50,18 +49,27 @@ pub struct DatabaseFile {
 }
 
 /// Checks that the file is a database that can be read.
-pub async fn check(file: &DatabaseFile, limits: Limits) -> Result<(), Problem> {
+pub async fn check(file: &DatabaseFile, limits: Limits, slot: impl Send + 'static) -> Result<(), Problem> {
     let sql = "SELECT count(*) FROM sqlite_schema".to_owned();
-    query(file, Query { sql, parameters: Vec::new() }, limits).await.map(drop)
+    query(file, Query { sql, parameters: Vec::new() }, limits, slot).await.map(drop)
 }
 
-/// Executes one query on a thread of its own.
-pub async fn query(file: &DatabaseFile, query: Query, limits: Limits) -> Result<Rows, Problem> {
+/// Executes one query on a thread of its own. The slot is released when the thread has ended, which may be a little later than
+/// a timeout.
+pub async fn query(
+    file: &DatabaseFile,
+    query: Query,
+    limits: Limits,
+    slot: impl Send + 'static,
+) -> Result<Rows, Problem> {
     check_statement(&query)?;
     let file = file.clone();
     let late = Cancel::default();
     let seen = late.0.clone();
-    let work = tokio::task::spawn_blocking(move || select_rows(&file, &query, limits, seen));
+    let work = tokio::task::spawn_blocking(move || {
+        let _slot = slot;
+        select_rows(&file, &query, limits, seen)
+    });
     match timeout(limits.time, work).await {
         Ok(Ok(rows)) => rows,
         Ok(Err(_)) => Err(Problem::Broken),
@@ -111,13 +119,16 @@ pub fn is_relative(path: &Path) -> bool {
 }
 
 /// Restricts a connection to reading, in this order: the authorizer would refuse what comes before it.
-fn restrict(database: &Connection, late: Arc<AtomicBool>) -> rusqlite::Result<()> {
+fn restrict(database: &Connection, limits: Limits, late: Arc<AtomicBool>) -> rusqlite::Result<()> {
     database.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     database.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     database.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     for (limit, value) in LIMITS {
         database.set_limit(limit, value)?;
     }
+    // A larger value could not be returned. The time of some functions grows with the square of it.
+    let longest = i32::try_from(limits.bytes).unwrap_or(i32::MAX);
+    database.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
     database.progress_handler(CHECK_EVERY, Some(move || late.load(Ordering::Relaxed)))?;
     database.pragma_update(None, "query_only", true)?;
     database.pragma_update(None, "mmap_size", 0)?;
@@ -147,7 +158,7 @@ fn select_rows(
     let database = open(file)?;
     let failed = |error: Error| problem(&error, limits);
     database.busy_timeout(limits.time).map_err(failed)?;
-    restrict(&database, late).map_err(failed)?;
+    restrict(&database, limits, late).map_err(failed)?;
     let mut statement = database.prepare(&query.sql).map_err(failed)?;
     if !statement.readonly() || statement.column_count() == 0 {
         return Err(Problem::Invalid("only statements that return rows are executed".to_owned()));

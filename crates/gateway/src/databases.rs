@@ -158,11 +158,11 @@ impl Databases {
     pub(crate) async fn check(&self, database: &DatabaseSource) -> Result<(), QueryError> {
         let definition = Definition::of(database)?;
         let org = database.org_id;
-        let _slot = self.slot(Party::org(org))?;
+        let slot = self.slot(Party::org(org))?;
         let limits = limits_of(definition.limits);
         match self.connection(org, definition.target, Opener::Gateway(org)).await? {
             Connection::Postgres(server) => postgres::check(&server, limits).await?,
-            Connection::Sqlite(file) => sqlite::check(&file, limits).await?,
+            Connection::Sqlite(file) => sqlite::check(&file, limits, slot).await?,
         }
         Ok(())
     }
@@ -178,11 +178,11 @@ impl Databases {
         let org = permit.org();
         let party =
             call.caller.session.map_or_else(|| Party::org(org), |session| Party::session(session, org));
-        let _slot = self.slot(party)?;
+        let slot = self.slot(party)?;
         let limits = limits_of(definition.limits);
         Ok(match self.connection(org, definition.target.clone(), Opener::Call(permit)).await? {
             Connection::Postgres(server) => postgres::query(&server, query, limits).await?,
-            Connection::Sqlite(file) => sqlite::query(&file, query, limits).await?,
+            Connection::Sqlite(file) => sqlite::query(&file, query, limits, slot).await?,
         })
     }
 

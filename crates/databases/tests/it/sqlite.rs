@@ -3,13 +3,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use databases::sqlite::{DatabaseFile, check, query as run};
-use databases::{Limits, Problem, Query};
+use databases::sqlite::{self, DatabaseFile};
+use databases::{Limits, Problem, Query, Rows};
 use rusqlite::Connection;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{WIDE, plain, query};
+
+async fn run(file: &DatabaseFile, query: Query, limits: Limits) -> Result<Rows, Problem> {
+    sqlite::query(file, query, limits, ()).await
+}
+
+async fn check(file: &DatabaseFile, limits: Limits) -> Result<(), Problem> {
+    sqlite::check(file, limits, ()).await
+}
 
 struct World {
     dir: TempDir,
@@ -156,6 +164,16 @@ async fn a_query_ends_at_its_limits() {
         "SELECT count(*) FROM orders a, orders b, orders c, orders d, orders e, orders f".to_owned(),
     ] {
         assert_eq!(run(&world.file, plain(&late), short).await, Err(Problem::Timeout), "{late}");
+    }
+    // Functions that take long for large values: many of them, between which the query is interrupted.
+    let slow = "instr(hex(zeroblob(30000)), hex(zeroblob(15000)) || '1')";
+    let slow = format!("SELECT {}", vec![slow; 400].join(", "));
+    let short = Limits { time: Duration::from_millis(20), bytes: 64 << 10, ..WIDE };
+    let held = std::sync::Arc::new(());
+    let ended = sqlite::query(&world.file, plain(&slow), short, held.clone()).await;
+    assert_eq!(ended, Err(Problem::Timeout));
+    while std::sync::Arc::strong_count(&held) > 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // The threads of late queries end too: otherwise the runtime of this test would never shut down.
     let deep = format!("SELECT 1{}{}", "+(1".repeat(500), ")".repeat(500));

@@ -23,7 +23,9 @@ use crate::databases::{Databases, Definition};
 use crate::sources::{compile_schema, database_actions};
 
 /// The maximum number of databases of an organization.
-const MAX_DATABASES: usize = 100;
+const MAX_DATABASES: usize = 50;
+/// The maximum size of the queries of one database, which every catalog of an agent contains.
+const MAX_QUERIES: usize = 128 * 1024;
 const MAX_NAME: usize = 100;
 
 /// Lists the databases of the organization, without connecting to them.
@@ -215,7 +217,11 @@ fn checked_queries(queries: &[DatabaseQuery]) -> Result<Value, ApiError> {
             ))
         })?;
     }
-    json(&queries)
+    let stored = json(&queries)?;
+    if stored.to_string().len() > MAX_QUERIES {
+        return Err(ApiError::bad_request("queries: the queries of a database have at most 128 KiB of JSON"));
+    }
+    Ok(stored)
 }
 
 fn json<T: Serialize>(value: &T) -> Result<Value, ApiError> {

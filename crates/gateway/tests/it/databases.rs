@@ -181,6 +181,17 @@ async fn free_form_statements_need_approval_unless_an_admin_decides_otherwise() 
     assert_eq!((changed.status, &changed.json()["freeForm"]), (200, &json!("read")), "{}", changed.text());
     let (status, body) = world.invoke(&id, "query", ask).await;
     assert!(status == 200 && body.to_string().contains("\"id\":3"), "{body}");
+    // What the ledger cannot hash, and what is nested too deeply, does not break the record.
+    for (sql, part) in [
+        ("SELECT 0.1::float8 AS f, 1e300::float8 AS g, '{\"k\": 0.25}'::jsonb AS j", "0.25"),
+        ("SELECT (repeat('[', 100) || repeat(']', 100))::jsonb AS j", "truncated"),
+        ("SELECT (repeat('[', 1000) || repeat(']', 1000))::jsonb AS j", "truncated"),
+        ("SELECT repeat('x', 200000) AS j", "truncated"),
+    ] {
+        let (status, body) = world.invoke(&id, "query", json!({"sql": sql})).await;
+        assert!(status == 200 && body.to_string().contains(part), "{sql}: {status} {body}");
+    }
+    gate::verify_database(&world.gateway.app.store, Vec::new(), None, &|_| ()).await.unwrap();
     for (sql, code) in [
         ("DELETE FROM orders", 502),
         ("SELECT 1; DELETE FROM orders", 502),
@@ -257,6 +268,7 @@ async fn what_could_write_or_lead_astray_is_not_stored() {
             (with("/name", json!(" ")), "name"),
             (with("/limits", json!({"timeoutMs": 600_000})), "timeoutMs is 10 to 30000"),
             (with("/queries/0/name", json!("query")), "choose another"),
+            (with("/queries/0/parameters/0/schema", json!({"description": "x".repeat(130_000)})), "128 KiB"),
             (with("/queries/0/parameters/0/schema", json!({"type": "text"})), "schema of a parameter"),
             (
                 with("/queries/0/parameters/0/schema", json!({"$ref": "http://10.0.0.1/x"})),
