@@ -9,14 +9,16 @@ use axum::routing::any;
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use proto::Role;
+use proto::http::KeyScope;
 use serde_json::{Value, json};
 use testkit::McpEverything;
 use tokio::sync::Notify;
 
 use crate::call::Answer;
 use crate::harness::{Setup, TestGateway};
+use crate::mcp::SdkClient;
 use crate::model_proxy::serve;
-use crate::people::{OrgOf3, sandbox_token, service_token, session};
+use crate::people::{OrgOf3, key_with_scope, sandbox_token, service_token, session};
 
 /// What a scripted server offers, and the credentials it was sent.
 struct Script {
@@ -419,4 +421,41 @@ async fn a_connector_of_another_organization_does_not_exist() {
     }
     let listed = world.gateway.get("/v1/connectors").bearer(other.token(Role::Owner)).send().await;
     assert_eq!(listed.json(), json!({"connectors": []}));
+}
+
+#[tokio::test]
+async fn the_official_client_lists_what_a_hostile_server_offers_beside_the_rest() {
+    let world = World::on(Setup::sqlite()).await;
+    world.add("Our docs").await;
+    let odd = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
+    world.script.lock().tools = json!([
+        echo("Echoes"),
+        odd("no_type", json!({"properties": {"a": true}, "required": ["a"]})),
+        odd("an_array", json!({"type": "array", "items": {}})),
+        odd("a.b", json!({"type": "object"})),
+        odd("a_b", json!({"type": "object"})),
+        odd(&"x".repeat(128), json!({"type": "object"})),
+    ]);
+    let (_, key) = key_with_scope(&world.gateway.app, world.team.person(Role::Member), KeyScope::Mcp).await;
+    let World { gateway, script, .. } = world;
+    let gateway = gateway.serve();
+    let mut client = SdkClient::connect(&gateway, &key);
+    let listed = client.ask(Value::Null).await;
+    let tools = listed["tools"].as_array().unwrap_or_else(|| panic!("{listed}"));
+    let mut names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 7, "six and get_invocation, all different: {names:?}");
+    names.dedup();
+    let plain = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    assert!(names.len() == 7 && names.iter().all(plain), "{names:?}");
+    assert!(names.iter().all(|name| name.len() <= 52), "{names:?}");
+    let echo = names.iter().find(|name| name.ends_with("__echo")).unwrap().to_string();
+    assert!(echo.starts_with("Our_docs_"), "{echo}");
+    let waiting = client.call(&echo, json!({"text": "hi"})).await;
+    assert_eq!(waiting["structuredContent"]["status"], "pending", "nobody has reviewed it: {waiting}");
+    let calls = script.lock().credentials.len();
+    script.lock().down = true;
+    let again = client.call("tools__none", json!({})).await;
+    assert_eq!(again["refused"]["code"], -32602, "{again}");
+    assert_eq!(script.lock().credentials.len(), calls, "the list of lately is used");
+    gateway.stop().await;
 }
