@@ -69,8 +69,9 @@ impl Toolbox for Tools {
     fn list(&self, after: Option<String>) -> BoxFuture<'_, Result<ToolPage, ToolboxError>> {
         async move {
             let actions = self.app.actions.tools(&self.caller).await.map_err(unavailable)?;
-            // What is denied is not offered; a call of it is still recorded, and says why.
-            let offered = actions.into_iter().filter(|(_, action)| action.mode != ActionMode::Deny);
+            // What is denied for all arguments is not offered; a call of it is still recorded, and says why.
+            let usable = |action: &ActionInfo| action.mode != ActionMode::Deny || action.conditions.is_some();
+            let offered = actions.into_iter().filter(|(_, action)| usable(action));
             let mut tools: Vec<_> = offered.map(|(name, action)| offer(name, action)).collect();
             let place = tools.partition_point(|tool| tool.name.as_str() < GET_INVOCATION);
             tools.insert(place, get_invocation());

@@ -319,6 +319,24 @@ async fn a_client_without_a_handshake_lists_and_calls() {
 }
 
 #[tokio::test]
+async fn what_is_denied_for_some_arguments_only_is_listed() {
+    let world = World::on(Setup::sqlite()).await;
+    let (_, token) = mcp_key(&world, Role::Member).await;
+    let dev = json!({"properties": {"note": {"const": "dev"}}, "required": ["note"]});
+    let mode = json!({"rules": [{"when": dev, "mode": "allow"}], "else": "deny"});
+    let set = world.gateway.call("PUT", "/v1/action-modes");
+    let set = set.json(&json!({"key": "tools:effect.drop", "mode": mode}));
+    assert_eq!(set.bearer(world.team.token(Role::Admin)).status().await, 200);
+    let listed = request(&world, &token, &message("tools/list", &json!({}))).send().await.json();
+    assert!(names(&listed["result"]).contains(&tool_of("effect.drop").as_str()), "{listed}");
+    for (note, failed) in [("dev", false), ("prod", true)] {
+        let done = call(&world, &token, &tool_of("effect.drop"), json!({"note": note})).await;
+        assert_eq!(done["result"]["isError"], failed, "{done}");
+    }
+    assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test]
 async fn a_session_and_a_key_see_only_their_own_calls_of_the_same_tools() {
     for world in worlds().await {
         set_mode(&world, "tools:effect.read", "require_approval").await;
