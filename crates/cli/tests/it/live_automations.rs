@@ -13,6 +13,8 @@ use crate::live::Real;
 const SECRET: &str = "0123456789abcdef-of-the-webhook";
 const QUIET: &str = "[[rule]]\n[[rule.step]]\ntext = \"I have nothing to report.\"\n";
 
+const PERSONA: &str = "You are the librarian of this team.";
+
 /// A gateway with an automation, and the model of its agents.
 struct World {
     real: Real,
@@ -32,7 +34,7 @@ impl World {
         let real = Real::serving(&settings);
         let made = real.post(
             "/v1/automations",
-            &json!({"name": "triage", "instructions": "Triage the issue.",
+            &json!({"name": "triage", "instructions": "Triage the issue.", "systemPrompt": PERSONA,
                 "webhook": {"scheme": "generic", "secret": SECRET}}),
         );
         let automation = made["id"].as_str().unwrap().to_owned();
@@ -116,18 +118,28 @@ impl World {
 
 /// An agent that reads the event and reports success.
 fn reporting(run: &str) -> String {
-    let read = r#"{ name = "bash", input = { command = "cat ~/.proliferate/trigger-context.json; touch ~/unsaved", description = "Reads the event" } }"#;
-    script(run, read)
+    script(run, &[&shell("cat ~/.proliferate/trigger-context.json")])
+}
+
+/// An agent that saves its files before it has done all of its work.
+fn saving(run: &str) -> String {
+    let first = shell("cat ~/.proliferate/trigger-context.json; touch saved");
+    script(run, &[&first, r#"{ name = "save_snapshot", input = {} }"#, &shell("touch unsaved")])
+}
+
+fn shell(command: &str) -> String {
+    format!(r#"{{ name = "bash", input = {{ command = "{command}", description = "Works" }} }}"#)
 }
 
 /// An agent that asks which label to use before it reports.
 fn asking(run: &str) -> String {
     let ask = r#"{ name = "question", input = { questions = [{ question = "Which label?", header = "Label", options = [{ label = "bug", description = "It is broken" }, { label = "idea", description = "It is new" }] }] } }"#;
-    script(run, ask)
+    script(run, &[ask])
 }
 
-/// An agent that calls a tool, and then reports.
-fn script(run: &str, first: &str) -> String {
+/// An agent that calls these tools, and then reports.
+fn script(run: &str, calls: &[&str]) -> String {
+    let calls: String = calls.iter().map(|call| format!("[[rule.step]]\ntool = [{call}]\n")).collect();
     format!(
         r##"
 [[rule]]
@@ -137,8 +149,7 @@ text = "A title"
 
 [[rule]]
 when = "triage the issue"
-[[rule.step]]
-tool = [{first}]
+{calls}
 [[rule.step]]
 tool = [{{ name = "automation_complete", input = {{ run_id = "{run}", completion_id = "run:{run}:completion", outcome = "succeeded", summary_markdown = "# Done\n\nIt is a duplicate.", citations = ["https://example.com/issues/7"] }} }}]
 [[rule.step]]
@@ -151,7 +162,13 @@ text = "You said: {{prompt}}"
     )
 }
 
-const ENDED_RUNS: &str = "SELECT CAST(count(*) AS TEXT) FROM automation_runs WHERE status = 'succeeded'";
+/// How many of the rows that a report settles say that it was made: the run, its event, and its session's outcome and
+/// summary.
+const SETTLED: &str =
+    "SELECT CAST((SELECT count(*) FROM automation_runs WHERE status = 'succeeded' AND completion IS NOT NULL)
+    + (SELECT count(*) FROM trigger_events WHERE status = 'completed')
+    + (SELECT count(*) FROM sessions WHERE outcome = 'succeeded')
+    + (SELECT count(*) FROM sessions WHERE summary IS NOT NULL) AS TEXT)";
 /// Messages that were saved before the agent had finished them.
 const OPEN_MESSAGES: &str = "SELECT CAST(count(*) AS TEXT) FROM messages WHERE NOT is_complete";
 
@@ -164,7 +181,7 @@ fn kinds(run: &Value) -> Vec<(String, String)> {
 fn a_signed_webhook_becomes_a_run_that_succeeds() {
     let world = World::start();
     let run = world.fire(r#"{"issue": {"number": 7, "title": "canary-of-the-event"}}"#);
-    world.script(&reporting(&run));
+    world.script(&saving(&run));
     let done = world.until(&run, &["succeeded", "failed", "needs_human", "timed_out"]);
     assert_eq!(done["status"], "succeeded", "{done}");
     assert_eq!(done["completion"]["citations"], json!(["https://example.com/issues/7"]));
@@ -172,7 +189,7 @@ fn a_signed_webhook_becomes_a_run_that_succeeds() {
     let log: Vec<_> = kinds(&done).into_iter().map(|(_, to)| to).collect();
     assert_eq!(log, ["queued", "ready", "running", "succeeded"], "{done}");
 
-    // The agent saw the event and the contract.
+    // The agent saw the event, the contract, and the automation's own prompt in place of the base.
     let asked: Vec<String> = world
         .model
         .requests()
@@ -181,6 +198,8 @@ fn a_signed_webhook_becomes_a_run_that_succeeds() {
         .collect();
     assert!(asked.iter().any(|body| body.contains("canary-of-the-event")), "the agent did not see the event");
     assert!(asked.iter().any(|body| body.contains(&format!("run:{run}:completion"))));
+    assert!(asked.iter().any(|body| body.contains(PERSONA) && body.contains("must report the outcome")));
+    assert!(!asked.iter().any(|body| body.contains("smallest change")), "the base is there too");
     let session = done["sessionId"].as_str().unwrap();
     let ended = world.until_session(session, "stopped");
     assert_eq!(
@@ -194,12 +213,12 @@ fn a_signed_webhook_becomes_a_run_that_succeeds() {
     let events = world.real.get(&format!("/v1/automations/{}/trigger-events", world.automation));
     assert_eq!(events["triggerEvents"][0]["status"], "completed");
     let snapshots = world.real.sql("SELECT CAST(count(*) AS TEXT) FROM snapshots");
-    assert_eq!(snapshots.as_deref(), Some("0"), "the sandbox ended without a snapshot");
+    assert_eq!(snapshots.as_deref(), Some("1"), "the sandbox ended without another snapshot");
     world.until_metric("proliferate_live_sessions 0");
     later_files_are_gone(world, session);
 }
 
-/// A prompt after the end of the run starts from the last snapshot, here from none. Client and agent are told.
+/// A prompt after the end of the run starts from the last snapshot. Client and agent are told.
 fn later_files_are_gone(mut world: World, session: &str) {
     session.clone_into(&mut world.real.session);
     let mut socket = world.real.watch("");
@@ -218,7 +237,7 @@ fn later_files_are_gone(mut world: World, session: &str) {
         body.contains(note) && body.contains("anything left?")
     });
     assert!(noted, "the agent was not told");
-    assert_eq!(world.real.shell(&world.real.sandbox(), "ls ~/unsaved 2>/dev/null | wc -l"), "0");
+    assert_eq!(world.real.shell(&world.real.sandbox(), "ls"), "saved");
 }
 
 #[test]
@@ -287,10 +306,11 @@ fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
         let run = world.fire("{}");
         world.script(&reporting(&run));
         dead(world.real.server.take().unwrap());
-        let (ended, open) = (world.real.sql(ENDED_RUNS), world.real.sql(OPEN_MESSAGES));
-        let expected = if point == "gate-settled" { "1" } else { "0" };
+        let (settled, open) = (world.real.sql(SETTLED), world.real.sql(OPEN_MESSAGES));
+        let expected = if point == "gate-settled" { ("4", "1") } else { ("0", "0") };
         if point != "automation-ending" {
-            assert_eq!((ended.as_deref(), open.as_deref()), (Some(expected), Some(expected)), "{point}");
+            let found = (settled.as_deref().unwrap(), open.as_deref().unwrap());
+            assert_eq!(found, expected, "{point}: a report is settled in one transaction");
         }
         world.real.server = Some(world.real.machine.serve());
         let done = world.until(&run, &["succeeded", "failed", "timed_out"]);

@@ -41,6 +41,13 @@ tool = [{ name = "verify", input = {} }]
 text = "It said: {tool_result}"
 
 [[rule]]
+when = "report the outcome"
+[[rule.step]]
+tool = [{ name = "automation_complete", input = { run_id = "r", completion_id = "c", outcome = "succeeded" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
 when = "save the files"
 [[rule.step]]
 tool = [{ name = "save_snapshot", input = { message = "it runs" } }]
@@ -52,8 +59,14 @@ text = "It said: {tool_result}"
 text = "You said: {prompt}"
 "#;
 
-const TOOLS: [&str; 5] =
-    ["request_env_variables", "save_env_files", "save_service_commands", "save_snapshot", "verify"];
+const TOOLS: [&str; 6] = [
+    "automation_complete",
+    "request_env_variables",
+    "save_env_files",
+    "save_service_commands",
+    "save_snapshot",
+    "verify",
+];
 
 /// What every agent is told about the command line in its sandbox.
 const COMMANDS: [&str; 5] = [
@@ -142,15 +155,18 @@ fn each_mode_has_its_instructions_and_its_tools_and_they_work() {
         {
             assert!(system.contains(part), "{mode} is not told: {part}");
         }
-        let have: Vec<_> = TOOLS
-            .into_iter()
-            .filter(|tool| setup || !["save_env_files", "save_service_commands"].contains(tool))
-            .collect();
+        let has = |tool: &&str| match *tool {
+            "automation_complete" => mode == "automation",
+            "save_env_files" | "save_service_commands" => setup,
+            _ => true,
+        };
+        let have: Vec<_> = TOOLS.into_iter().filter(has).collect();
         assert_eq!(tools, have, "{mode}");
         for tool in TOOLS {
             assert_eq!(system.contains(tool), have.contains(&tool), "{mode}: {tool}");
         }
         tools_of_setup(&mut socket, mode, setup);
+        outcomes_are_reported_by_automations_alone(&mut socket, mode);
         variables_are_asked_for(&mut socket, mode);
         evidence_is_served(&recorded.real, &mut socket, mode);
         let target = if setup { "configuration" } else { "session" };
@@ -166,10 +182,21 @@ fn tools_of_setup(socket: &mut Watching, mode: &str, setup: bool) {
     ] {
         let (text, frames) = turn(socket, prompt);
         assert_eq!(text.contains(saved), setup, "{mode}: {text}");
-        let failed =
-            frames.iter().any(|frame| frame["type"] == "tool_end" && frame["payload"]["status"] == "error");
-        assert!(setup || failed || text.contains("unavailable tool"), "{mode}: {frames:?}");
+        assert!(setup || is_refused(&text, &frames), "{mode}: {frames:?}");
     }
+}
+
+/// This session of an automation has no run.
+fn outcomes_are_reported_by_automations_alone(socket: &mut Watching, mode: &str) {
+    let (text, frames) = turn(socket, "please report the outcome");
+    let reaches_the_gateway = text.contains("Run not found");
+    assert_eq!(reaches_the_gateway, mode == "automation", "{mode}: {text}");
+    assert!(reaches_the_gateway || is_refused(&text, &frames), "{mode}: {frames:?}");
+}
+
+fn is_refused(text: &str, frames: &[Value]) -> bool {
+    let failed = |frame: &Value| frame["type"] == "tool_end" && frame["payload"]["status"] == "error";
+    text.contains("unavailable tool") || frames.iter().any(failed)
 }
 
 fn variables_are_asked_for(socket: &mut Watching, mode: &str) {
@@ -231,7 +258,7 @@ fn a_custom_prompt_replaces_the_base_and_keeps_the_rules() {
         {
             assert!(system.contains(rule), "{rule}");
         }
-        assert_eq!(tools, TOOLS);
+        assert_eq!(tools, TOOLS[1..], "all tools of setup");
         recorded.real.post(&format!("/proliferate/{}/stop", recorded.real.session), &json!({}));
     }
 }

@@ -35,6 +35,7 @@ mod live_pool;
 mod live_push;
 mod live_push_attacks;
 mod live_questions;
+mod live_setup;
 mod live_stop;
 mod live_work;
 mod live_workspace;

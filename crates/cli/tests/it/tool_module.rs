@@ -66,6 +66,18 @@ impl Module {
         proxy.heal().await.unwrap();
         tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
     }
+
+    /// Runs the tool over a connection on which no answer arrives until the tool has connected a second time.
+    async fn run_unanswered(&self, id: &str) -> Output {
+        let proxy = FaultProxy::start(self.gateway.parse().unwrap()).await.unwrap();
+        proxy.black_hole(Direction::ToClient);
+        let mut node = self.command(&format!("http://{}", proxy.address()), id);
+        let running = tokio::spawn(async move { node.output().await.unwrap() });
+        let again = proxy.wait_for(|counts| counts.connections > 1);
+        tokio::time::timeout(PATIENCE, again).await.unwrap();
+        proxy.heal().await.unwrap();
+        tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
+    }
 }
 
 fn post(server: &Server, path: &str, key: &str, body: &Value) -> Value {
@@ -89,20 +101,59 @@ fn cut_everywhere(module: &Module, (server, key): (&Server, &str), cuts: &[(Dire
     }
 }
 
+const SAVED: &str = "Saved 1 service commands: web";
+
+/// A setup session, whose agent can save commands.
+struct Setup {
+    machine: Machine,
+    server: Server,
+    key: String,
+    session: String,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let machine = Machine::new();
+        let server = machine.serve();
+        let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
+        let made = post(&server, "/v1/configurations", &key, &json!({"name": "app", "repos": []}));
+        let session = json!({"sessionType": "setup", "clientType": "web", "configurationId": made["id"]});
+        let made = post(&server, "/proliferate/sessions", &key, &session);
+        let session = made["sessionId"].as_str().unwrap().to_owned();
+        Self { machine, server, key, session }
+    }
+
+    fn module(&self) -> Module {
+        let arguments = json!({"commands": [{"name": "web", "command": "run"}]});
+        Module::new(&self.machine, &self.server, &self.session, "save_service_commands", arguments)
+    }
+}
+
 #[test]
 fn a_callback_cut_at_any_moment_runs_once_and_is_answered() {
-    let machine = Machine::new();
-    let server = machine.serve();
-    let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
-    let made = post(&server, "/v1/configurations", &key, &json!({"name": "app", "repos": []}));
-    let session = json!({"sessionType": "setup", "clientType": "web", "configurationId": made["id"]});
-    let made = post(&server, "/proliferate/sessions", &key, &session);
-    let arguments = json!({"commands": [{"name": "web", "command": "run"}]});
-    let session = made["sessionId"].as_str().unwrap();
-    let module = Module::new(&machine, &server, session, "save_service_commands", arguments);
+    let setup = Setup::new();
+    let module = setup.module();
     let cuts = [0_u64, 1, 60, 200, 330].map(|bytes| (Direction::ToTarget, bytes));
     let cuts = [&cuts[..], &[0_u64, 1, 15, 120].map(|bytes| (Direction::ToClient, bytes))].concat();
-    cut_everywhere(&module, (&server, &key), &cuts, "Saved 1 service commands: web");
+    cut_everywhere(&module, (&setup.server, &setup.key), &cuts, SAVED);
+}
+
+/// A gateway that is silent: nothing of its first answer arrives. The call is repeated once it has waited long enough.
+#[test]
+fn a_callback_that_is_not_answered_in_time_is_retried_and_runs_once() {
+    let setup = Setup::new();
+    let module = setup.module();
+    let code = std::fs::read_to_string(module.folder.join("tool.mjs")).unwrap();
+    let impatient = code.replace("TIMEOUT_MS = 120000", "TIMEOUT_MS = 1000");
+    assert_ne!(code, impatient);
+    std::fs::write(module.folder.join("tool.mjs"), impatient).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let said = runtime.block_on(module.run_unanswered("toolu_silent"));
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(out.contains(SAVED), "{out} {err}");
+    let path = format!("/v1/runs?limit=200&run_kind=tool_gateway&case_id={}", module.session);
+    let calls = setup.server.get(&path, &setup.key).1["runs"].as_array().unwrap().clone();
+    assert_eq!((calls.len(), &calls[0]["status"]), (1, &json!("completed")), "{calls:?}");
 }
 
 /// A snapshot may freeze the sandbox and break its connections. Here the connection of the call breaks at every point,
