@@ -94,6 +94,7 @@ start_stream() { # start_stream [DATABASE_URL] ; starts fresh servers of both si
   "${bare[@]}" "$loadgen" fake --listen $FAKE >>"$work/fake.log" 2>&1 &
   server[fake]=$!
   clean=("${bare[@]}" SANDBOX_PROVIDER=attach "SANDBOX_ATTACH_URL=http://$FAKE/s/{sessionId}" SANDBOX_TOKEN_COMPAT=1 PROLIFERATE_LOG=warn
+    CONNECTOR_ALLOWED_HOSTS=$FAKE
     GATEWAY_JWT_SECRET=loadgen-user-jwt-secret-0123456789abcdef
     SERVICE_TO_SERVICE_AUTH_TOKEN=loadgen-service-secret-0123456789abcdef)
   [ $# = 0 ] || clean+=("DATABASE_URL=$1" "USER_SECRETS_ENCRYPTION_KEY=$(printf '%064d' 7)")
@@ -125,6 +126,29 @@ stream() { # stream ITEM SIDE CLIENTS RATE
 
 tools() { # tools ITEM SIDE [--dup] ; each call durably writes a claim, two events, its effect and an outcome
   measure "$1" "$2" tools --conc 64 --secs $GET_SECS --pids "gw=${server[$2]}$postgres_pid" "${@:3}"
+}
+
+ACTION_LEVELS=(16 64) INVOKES=4000 # concurrencies, and requests per run
+CONNECTOR=00000000-0000-4000-8000-0000000000cc # the seeded connector, whose server is the fake agent
+
+available() { # available ITEM SIDE CONCURRENCY ; the catalog of actions
+  measure "$1" "$2" available --conc "$3" --secs $GET_SECS --pids "gw=${server[$2]}"
+}
+
+invoke() { # invoke ITEM SIDE CONCURRENCY ACTION PER_SESSION ; below the limits of a session: 60 in a minute, 10 that wait
+  measure "$1" "$2" invoke --conc "$3" --n $INVOKES --action "$4" --per-session "$5" --pids "gw=${server[$2]}"
+}
+
+measure_actions() {
+  local level
+  # Without a review every action would need approval.
+  "${clean[@]}" "$proliferate" --data-dir "$work/data" connectors review $CONNECTOR --all --yes >>"$work/proliferate.log"
+  for level in "${ACTION_LEVELS[@]}"; do
+    in_turn $GET_RUNS available "available-$level" "$level"
+    in_turn $GET_RUNS invoke "deny-$level" "$level" danger_thing 50
+    in_turn $GET_RUNS invoke "pending-$level" "$level" write_thing 10
+    in_turn $GET_RUNS invoke "allow-$level" "$level" read_thing 50
+  done
 }
 
 measure_tools() { # measure_tools SUFFIX ; new calls, and duplicate calls
@@ -179,6 +203,12 @@ table() {
   row dup "duplicate tool calls, 64 at once" req/s %.0f median 1 req_per_s
   row tools-pg "tool calls, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
   row dup-pg "duplicate calls, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
+  for level in "${ACTION_LEVELS[@]}"; do
+    row "available-$level" "actions available, $level at once" req/s %.0f median 1 req_per_s
+    for mode in deny pending allow; do
+      row "$mode-$level" "invoke, $mode, $level at once" req/s %.0f median 1 req_per_s
+    done
+  done
   for kind in "${STREAMS[@]}"; do
     read -r clients rate <<<"$kind"
     if [ "$rate" = 0 ]; then
@@ -244,6 +274,16 @@ gate_table() { # calls through the gate relative to bare durable inserts, and du
   done
 }
 
+action_table() { # the catalog and invocations relative to the ceiling
+  local level goal
+  for level in "${ACTION_LEVELS[@]}"; do
+    for goal in "available 0.3" "deny 0.4" "pending 0.4" "allow 0.5"; do
+      within "actions: ${goal% *} / ceiling, $level at once" \
+        "$(times "${goal% *}-$level.proliferate" "${goal% *}-$level.ceiling")" x "${goal#* }" above
+    done
+  done
+}
+
 times() { # times FILE FILE ; the ratio of their requests per second
   awk -v a="$(figure median 1 req_per_s "$work/$1")" -v b="$(figure median 1 req_per_s "$work/$2")" 'BEGIN { print a / b }'
 }
@@ -284,6 +324,10 @@ done
 say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each, and as many with duplicate calls"
 measure_tools ""
 stop_servers
+say "actions: the catalog, and invocations that are denied, wait or are executed, ${ACTION_LEVELS[*]} at once"
+start_stream
+measure_actions
+stop_servers
 say "memory: one flooding agent, and $STALLED stalled readers, in fresh servers"
 start_stream
 in_turn 1 flood flood
@@ -297,12 +341,13 @@ say "tool calls again, both sides on one PostgreSQL"
 start_on_postgres
 measure_tools -pg
 stop_servers
-for item in cold idle get stream tools dup flood stalled hold; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
+for item in cold idle get stream tools dup available deny pending allow flood stalled hold; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
 echo
 sandbox_table
 gate_table
+action_table
 memory_table
 echo
 remarks

@@ -121,8 +121,18 @@ impl AdminChange {
             operation: Some(Text::cut(self.operation)),
             target_type: self.subject.action().1,
         });
-        event.notes = Some(Text::cut(&self.details));
+        event.notes = Some(notes(&self.details));
     }
+}
+
+/// What is cut off is still told by its hash, so that no change hides behind a long one.
+fn notes<const MAX: usize>(details: &str) -> Text<0, MAX> {
+    if details.chars().count() <= MAX {
+        return Text::cut(details);
+    }
+    let end = format!("… sha256 {}", ledger::sha256(details.as_bytes()));
+    let beginning: String = details.chars().take(MAX.saturating_sub(end.chars().count())).collect();
+    Text::cut(&(beginning + &end))
 }
 
 impl Gate {
@@ -132,5 +142,21 @@ impl Gate {
         let mut new = self.audit.event(Some(org), change.action(), Outcome::Success, actor, &versions);
         change.describe(&mut new.event);
         new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_change_is_told_by_the_hash_of_all_of_it() {
+        let short: Text<0, 1000> = notes("risk of a: read");
+        assert_eq!(short.as_str(), "risk of a: read");
+        let long = |last: &str| format!("{}, risk of z: {last}", "risk of ä: read, ".repeat(100));
+        let [one, other]: [Text<0, 1000>; 2] = [notes(&long("read")), notes(&long("danger"))];
+        assert_eq!(one.as_str().chars().count(), 1000);
+        assert!(one.as_str().ends_with(&ledger::sha256(long("read").as_bytes()).to_string()), "{one:?}");
+        assert_ne!(one, other);
     }
 }

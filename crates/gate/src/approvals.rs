@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use clock::crash_point;
 use policy::{ActorClass, Claim, Mode, ModeDecision, RunState, Versions, decide};
 use proto::{InvocationId, InvocationStatus, OrgId, RunStatus, ToolErrorCode, UserId};
+use secrecy::ExposeSecret as _;
 use serde_json::json;
 use store::{
     Change, Ended, GateWrite, Invocation, NewEvent, Run, RunDecision, RunVerdict, StoreError, Written,
@@ -293,8 +294,9 @@ impl Gate {
     fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
         let WaitingCall { invocation, run } = waiting;
         let changed = || ApprovalError::Changed("The request has changed since it was recorded".to_owned());
-        let stored = invocation.request.clone().ok_or_else(changed)?;
-        let request: CallRequest = serde_json::from_value(stored).map_err(|_| changed())?;
+        let sealed = invocation.request.as_ref().ok_or_else(changed)?;
+        let stored = self.secrets.unseal(invocation.org_id, invocation.id, sealed).ok_or_else(changed)?;
+        let request: CallRequest = serde_json::from_str(stored.expose_secret()).map_err(|_| changed())?;
         let CallRequest { caller, target, action, .. } = &request;
         let bound = self.is_content_bound(&request, waiting)
             && run.request_hash.as_ref() == Some(&request.request_hash.to_string())

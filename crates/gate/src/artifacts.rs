@@ -1,7 +1,7 @@
 //! Artifacts: the inputs and outputs of tools, stored per case and named by their content. Runs and events only refer
 //! to them.
 
-use ledger::{ArtifactRef, ArtifactScope, Hash, HashSource, Lineage, Text, sha256};
+use ledger::{ArtifactRef, ArtifactScope, Hash, HashSource, Lineage, Redactor, Text, sha256};
 use proto::{OrgId, SessionId};
 use serde_json::{Value, json};
 use store::{Artifact, JsonText, NewArtifact};
@@ -16,10 +16,15 @@ pub const LARGEST: usize = 1 << 20;
 /// The kind of artifacts that are files from a sandbox.
 const FILE: &str = "evidence";
 
-/// The parameters of a call, as an artifact of its case.
-pub(crate) fn input(call: &JudgedCall, at: chrono::DateTime<chrono::Utc>) -> Option<NewArtifact> {
+/// The parameters of a call without secrets, as an artifact of its case.
+pub(crate) fn input(
+    call: &JudgedCall,
+    redactor: &Redactor,
+    at: chrono::DateTime<chrono::Utc>,
+) -> Option<NewArtifact> {
     let empty = call.request.target.parameters.as_object().is_none_or(serde_json::Map::is_empty);
-    (!empty).then(|| json_artifact(call, "tool_input", &call.request.target.parameters, at))
+    let shown = || redactor.value(&call.request.target.parameters);
+    (!empty).then(|| json_artifact(call, "tool_input", &shown(), at))
 }
 
 /// The output of a tool, as an artifact of the call's case.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ledger::ArtifactRef;
+use ledger::{ArtifactRef, Redactor};
 use policy::{
     Action, Flag, Grant, ModeDecision, ModeKey, Request, Risk, RunState, Verdict, Versions, Write,
     apply_drift, decide, resolve_mode,
@@ -17,6 +17,7 @@ use crate::Gate;
 use crate::artifacts::reference;
 use crate::lock::LockUnread;
 use crate::request::{ActionRequest, BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
+use crate::secrets::SecretsUnread;
 use crate::tool::{Definition, EXPORT, Review, SourceError, Tool, ToolScope};
 
 /// The reason why a request cannot be judged now, so that it is not executed.
@@ -28,6 +29,8 @@ pub(crate) enum Undecidable {
     Lock(#[from] LockUnread),
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error(transparent)]
+    Secrets(#[from] SecretsUnread),
 }
 
 /// A request with the facts that the gate has established about it. Its run, events and artifacts are built from these.
@@ -58,6 +61,8 @@ pub(crate) struct Judgement {
     pub(crate) tool: Option<Arc<dyn Tool>>,
     pub(crate) root_run_id: String,
     pub(crate) retry_count: i64,
+    /// Removes the secrets that the records of the call must not contain.
+    pub(crate) redactor: Redactor,
 }
 
 impl JudgedCall {
@@ -160,6 +165,7 @@ impl Gate {
         let verdict = decide(&policy, &asked);
         let request = &self.as_action(request, &verdict, tool.as_deref());
         Ok(Judgement {
+            redactor: self.redactor(request).await?,
             asked,
             verdict,
             versions: policy.pins().versions(),
@@ -195,6 +201,12 @@ impl Gate {
             key: None,
         };
         Arc::new(CallRequest { action: Some(action), ..request.as_ref().clone() })
+    }
+
+    /// What must not be in the records and the result of a call.
+    pub(crate) async fn redactor(&self, request: &CallRequest) -> Result<Redactor, SecretsUnread> {
+        let scope = ToolScope { org: request.caller.org, session: request.caller.session };
+        self.secrets.redactor(scope).await
     }
 
     pub(crate) async fn find_tool(

@@ -28,6 +28,7 @@ mod request;
 mod result;
 mod rules;
 mod runs;
+mod secrets;
 mod settings;
 mod tool;
 mod upkeep;
@@ -78,6 +79,7 @@ pub use runs::{
     ArtifactReading, Attempt, AttemptError, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent,
     agent_role, key_agent,
 };
+pub use secrets::{Secrets, SecretsUnread};
 pub use settings::GateSettings;
 pub use tool::{
     Definition, EXPORT, Failure, Output, Outside, Review, SourceError, Sources, Tool, ToolScope, Within, Work,
@@ -100,6 +102,7 @@ pub struct Gate {
     instance: Instance,
     rules: Rules,
     sources: Arc<dyn Sources>,
+    secrets: Arc<dyn Secrets>,
     lock: SafetyLockReading,
     audit: AuditWriter,
     checkpoints: Checkpoints,
@@ -172,12 +175,18 @@ impl OpenGate {
         })
     }
 
-    pub fn with_sources(self, sources: Arc<dyn Sources>, closing: CancellationToken) -> Gate {
+    pub fn with_sources(
+        self,
+        sources: Arc<dyn Sources>,
+        secrets: Arc<dyn Secrets>,
+        closing: CancellationToken,
+    ) -> Gate {
         Gate {
             store: self.store,
             instance: Instance { id: self.instance, process: Process::own() },
             rules: self.rules,
             sources,
+            secrets,
             lock: SafetyLockReading::new(),
             audit: self.audit,
             checkpoints: self.checkpoints,

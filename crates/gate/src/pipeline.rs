@@ -7,6 +7,7 @@ use std::time::Duration;
 use clock::crash_point;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use ledger::Redactor;
 use policy::Versions;
 use proto::{OrgId, ToolErrorCode};
 use store::{GateWrite, Run, StoreError, Written};
@@ -17,7 +18,8 @@ use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::record::Prepared;
 use crate::request::{CallRequest, Fingerprint};
 use crate::result::{CallOutcome, CallResult, Refusal};
-use crate::tool::{Failure, Outside, Tool, Within, Work};
+use crate::secrets::{redact_failure, redact_output};
+use crate::tool::{Failure, Output, Outside, Tool, Within, Work};
 use crate::{Gate, Permit};
 
 /// The maximum number of judgements per call. If the parent run ends between judgement and claim, the call is judged
@@ -27,6 +29,8 @@ const MAX_JUDGEMENTS: u32 = 3;
 const MAX_TAKE_OVERS: u32 = 3;
 /// The delay between attempts to record an effect that has happened.
 const RETRY: Duration = Duration::from_millis(500);
+const UNREAD_SECRETS: &str =
+    "the secrets that an answer must not contain cannot be read, so nothing was done";
 
 type Execution = Shared<BoxFuture<'static, CallResult>>;
 
@@ -294,7 +298,11 @@ fn waits(judgement: &Judgement, has_effect: bool) -> bool {
 async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResult> {
     let request = &judgement.call.request;
     let id = request.action.as_ref()?.id;
-    match gate.store.gate_write(gate.claim_waiting(judgement)).await {
+    let Some(claim) = gate.claim_waiting(judgement) else {
+        let unsealed = "the request cannot be encrypted while it waits, so nothing was done";
+        return Some(CallResult::unrecorded(request, &Refusal::new(ToolErrorCode::DependencyDown, unsealed)));
+    };
+    match gate.store.gate_write(claim).await {
         Ok(Written::Done) => {
             crash_point("gate-waiting");
             gate.tell_waiting(request.caller.org, id);
@@ -346,25 +354,39 @@ pub(crate) struct Execute<'a> {
 
 /// Executes a claimed call, and records its outcome before the caller learns it.
 pub(crate) async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult {
-    let Execute { tool, outside, versions } = how;
     crash_point("gate-claimed");
-    let permit = Permit::new(call.request.caller.org, &call.request.run.id);
+    let outcome = match gate.redactor(&call.request).await {
+        Ok(redactor) => attempt(call, &how, redactor).await,
+        Err(unread) => {
+            tracing::error!(%unread, run = %call.request.run.id, "a claimed call was not executed");
+            Err(Refusal::new(ToolErrorCode::DependencyDown, UNREAD_SECRETS))
+        }
+    };
+    crash_point("gate-executed");
+    let (write, result) = gate.end(call, &gate.instance.id, outcome, how.versions);
+    let result = settle(gate, call, write, result).await;
+    crash_point("gate-settled");
+    result
+}
+
+/// Executes the effect of a call. What an action answers has all known secrets removed before anybody stores or gets it.
+async fn attempt(call: &JudgedCall, how: &Execute<'_>, redactor: Redactor) -> Result<Output, Refusal> {
+    let Execute { tool, outside, .. } = how;
+    let permit = Permit::new(call.request.caller.org, &call.request.run.id, redactor);
     let executing = AssertUnwindSafe(outside.execute(&permit, &call.request)).catch_unwind();
     let timeout = outside.timeout().unwrap_or_else(|| tool.timeout());
     let executed = tokio::time::timeout(timeout, executing).await;
-    drop(permit);
-    crash_point("gate-executed");
-    let outcome = match executed {
+    let redactor = permit.redactor();
+    match executed {
+        Ok(Ok(outcome)) if tool.definition().is_some() => outcome
+            .map(|output| redact_output(redactor, &output))
+            .map_err(|failure| redact_failure(redactor, failure).into()),
         Ok(Ok(outcome)) => outcome.map_err(Refusal::from),
         // The tool panicked, possibly after its effect.
         Ok(Err(_)) => Err(Refusal::unknown()),
         Err(_) if outside.replay_safe() => Err(Failure::Timeout.into()),
         Err(_) => Err(Failure::Late.into()),
-    };
-    let (write, result) = gate.end(call, &gate.instance.id, outcome, versions);
-    let result = settle(gate, call, write, result).await;
-    crash_point("gate-settled");
-    result
+    }
 }
 
 /// Records the outcome. The effect has happened, so this retries until it succeeds: no result is returned before it is
@@ -401,6 +423,7 @@ fn unavailable(request: &CallRequest, error: &Undecidable) -> CallResult {
         Undecidable::Store(_) => "the call could not be recorded, so nothing was done".to_owned(),
         Undecidable::Lock(unread) => unread.to_string(),
         Undecidable::Source(error) => error.to_string(),
+        Undecidable::Secrets(_) => UNREAD_SECRETS.to_owned(),
     };
     CallResult::unrecorded(request, &Refusal::new(ToolErrorCode::DependencyDown, message))
 }

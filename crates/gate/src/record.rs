@@ -27,8 +27,8 @@ pub(crate) type Prepared = Result<(Output, Effect), Refusal>;
 impl Gate {
     /// The claim of a call, with the decision about it.
     pub(crate) fn claim(&self, judgement: &Judgement) -> GateWrite {
-        let Judgement { call, verdict, versions, .. } = judgement;
-        let input = artifacts::input(call, self.audit.now());
+        let Judgement { call, verdict, versions, redactor, .. } = judgement;
+        let input = artifacts::input(call, redactor, self.audit.now());
         let run = self.new_run(judgement, input.as_ref(), None);
         GateWrite {
             change: Change::Begin(Box::new(run)),
@@ -41,7 +41,7 @@ impl Gate {
 
     /// The claim of a call that ends at once, because it is refused or its effect is in our own database.
     pub(crate) fn claim_ended(&self, judgement: &Judgement, prepared: Prepared) -> (GateWrite, CallResult) {
-        let Judgement { call, verdict, versions, .. } = judgement;
+        let Judgement { call, verdict, versions, redactor, .. } = judgement;
         let denied = matches!(&prepared, Err(refusal) if refusal.code == ToolErrorCode::PolicyDenied);
         let (outcome, effect) = match prepared {
             Ok((output, effect)) => (Ok(output), Some(effect)),
@@ -51,7 +51,7 @@ impl Gate {
         let end = self.finish(call, outcome, responder, versions);
         let status = if denied { RunStatus::Denied } else { end.ended.status };
         // Parameters of a refused call are not stored, because they were never accepted.
-        let input = effect.as_ref().and_then(|_| artifacts::input(call, self.audit.now()));
+        let input = effect.as_ref().and_then(|_| artifacts::input(call, redactor, self.audit.now()));
         let run = self.new_run(judgement, input.as_ref(), Some(Ended { status, ..end.ended }));
         let mut events = vec![self.audit.decision(call, verdict, versions), end.event];
         events.extend(end.further_events);
@@ -63,19 +63,22 @@ impl Gate {
         )
     }
 
-    /// The claim of a call that waits for approval. Nothing but the request is stored.
-    pub(crate) fn claim_waiting(&self, judgement: &Judgement) -> GateWrite {
+    /// The claim of a call that waits for approval. Nothing but the request is stored, encrypted, because it contains what
+    /// nobody may see. `None` if it cannot be encrypted.
+    pub(crate) fn claim_waiting(&self, judgement: &Judgement) -> Option<GateWrite> {
         let Judgement { call, verdict, versions, .. } = judgement;
         let run = NewRun { waits: true, ..self.new_run(judgement, None, None) };
+        let request = serde_json::to_string(call.request.as_ref()).ok()?;
+        let id = call.request.action.as_ref()?.id;
         let waiting = Waiting {
-            request: JsonText::of(call.request.as_ref()),
+            request: JsonText::of(&self.secrets.seal(run.org_id, id, &request)?),
             expires_at: run.created_at + LIFETIME,
             limit: MAX_WAITING,
         };
         let invocation = invocation(judgement, Some(waiting));
         let definition = invocation.as_ref().and_then(|new| new.definition_hash.as_deref());
         let event = self.audit.request(call, verdict, versions, definition);
-        GateWrite { invocation, ..GateWrite::new(Change::Begin(Box::new(run)), vec![event]) }
+        Some(GateWrite { invocation, ..GateWrite::new(Change::Begin(Box::new(run)), vec![event]) })
     }
 
     fn new_run(&self, judgement: &Judgement, input: Option<&NewArtifact>, end: Option<Ended>) -> NewRun {
@@ -217,22 +220,23 @@ fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<New
         mode: wire_mode(mode.mode),
         mode_source: wire_source(mode.source),
         mode_reason: mode.reason,
-        params: JsonText::of(&shown(&judgement.call.request.target.parameters)),
+        params: JsonText::of(
+            &judgement.redactor.redact_and_truncate(&judgement.call.request.target.parameters, SHOWN),
+        ),
         definition_hash: definition.map(|definition| definition.hash.to_string()),
         key_id: key,
         waiting,
     }))
 }
 
-/// A value as people may see it: without secrets, and truncated.
+/// A stored value as people may see it. Known secrets were removed when it was stored.
 pub fn shown(value: &Value) -> Value {
-    let redactor = Redactor::new(std::iter::empty::<&str>());
-    redactor.map_or(Value::Null, |redactor| redactor.redact_and_truncate(value, SHOWN))
+    Redactor::default().redact_and_truncate(value, SHOWN)
 }
 
-/// A text as people may see it: without secrets.
+/// A stored text as people may see it. Known secrets were removed when it was stored.
 pub fn shown_text(text: &str) -> String {
-    Redactor::new(std::iter::empty::<&str>()).map_or_else(|_| String::new(), |redactor| redactor.text(text))
+    Redactor::default().text(text)
 }
 
 /// The producer of the response. A refusal by the gate is not hashed as a tool's response, and causes no further

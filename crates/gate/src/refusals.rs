@@ -21,7 +21,7 @@ use crate::runs::KEY_AGENT;
 
 /// The rate limits of calls, for `doctor`; see [`crate::GateSettings::calls_per_minute`].
 pub fn call_rates(calls_per_minute: u32) -> [RateLimits; 3] {
-    [calls(calls_per_minute), REFUSED_CALLS, STARTED_RUNS]
+    [calls(calls_per_minute), refused_calls(calls_per_minute), STARTED_RUNS]
 }
 
 /// The rate of allowed calls: a tenth of the organization's for one session or user. Each call leaves a run and about four
@@ -35,14 +35,18 @@ fn calls(per_minute: u32) -> RateLimits {
     RateLimits { name: "calls", session, org, address: session }
 }
 
-/// The rate of refused calls. Generous for occasional mistakes, but small for a caller that does nothing else: about
-/// 1,000 events in the first minute and 120 in each following one, per session.
-const REFUSED_CALLS: RateLimits = RateLimits {
-    name: "refused calls",
-    session: Quota { per_minute: 60, burst: 500 },
-    org: Quota { per_minute: 300, burst: 2_000 },
-    address: Quota { per_minute: 60, burst: 500 },
-};
+/// The rate of refused calls: a fortieth of the organization's calls, and a fifth of that for one session or user. Generous
+/// for occasional mistakes, but small for a caller that does nothing else: by default about 1,000 events in the first minute
+/// and 120 in each following one, per session.
+fn refused_calls(calls_per_minute: u32) -> RateLimits {
+    let quota = |per_minute: u32, thirds: u64| {
+        let burst = u64::from(per_minute.max(1)) * thirds / 3;
+        Quota { per_minute: per_minute.max(1), burst: u32::try_from(burst).unwrap_or(u32::MAX) }
+    };
+    let (session, org) = (quota(calls_per_minute / 200, 25), quota(calls_per_minute / 40, 20));
+    RateLimits { name: "refused calls", session, org, address: session }
+}
+
 /// The rate of runs that callers start to group their calls.
 const STARTED_RUNS: RateLimits = RateLimits {
     name: "runs",
@@ -73,7 +77,7 @@ impl Refusals {
     pub(crate) fn new(clock: &Clock, calls_per_minute: u32) -> Self {
         Self {
             allowed: Rate::new(calls(calls_per_minute), clock.clone()),
-            refused: Rate::new(REFUSED_CALLS, clock.clone()),
+            refused: Rate::new(refused_calls(calls_per_minute), clock.clone()),
             runs: Rate::new(STARTED_RUNS, clock.clone()),
             clock: clock.clone(),
             unrecorded: Mutex::default(),

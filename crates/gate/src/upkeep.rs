@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use ledger::{ActionType, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Pins, Policy, full_name};
 use proto::RunStatus;
-use store::{Change, GateWrite, NewEvent, StoreError};
-use tokio::time::MissedTickBehavior;
+use store::{Change, GateWrite, NewEvent, Run, StoreError};
+use tokio::time::{MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::process::Process;
@@ -27,6 +28,9 @@ const SIGN: u64 = 600;
 /// The number of unsigned events after which a checkpoint is signed at once.
 const SIGN_EVENTS: u64 = 1_000;
 const ORPHANS: i64 = 100;
+/// How many sources are asked at once for the tools of orphaned calls, and how long one may take.
+const ASKED_AT_ONCE: usize = 16;
+const SOURCE_ANSWERS: Duration = Duration::from_secs(5);
 /// How long an orphaned call that can be repeated waits for its caller to retry.
 const PATIENCE: Duration = Duration::from_mins(10);
 
@@ -36,7 +40,8 @@ pub async fn keep_gate(gate: Arc<Gate>) {
     let (gate, closing) = (gate.as_ref(), &gate.closing);
     tokio::join!(
         every(closing, 1, |_| gate.follow_policy()),
-        every(closing, ALIVE, |_| gate.stay_alive()),
+        every(closing, ALIVE, |_| gate.say_alive()),
+        every(closing, ALIVE, |_| gate.reap_orphans()),
         every(closing, REAP, |_| gate.reap_instances()),
         every(closing, 1, |count| gate.sign(count)),
         every(closing, 1, |_| gate.record_refusals(false)),
@@ -79,11 +84,6 @@ impl Gate {
             self.tell_policy(policy.pins(), Outcome::Success, "this policy is in force").await?;
         }
         self.lock.read(&self.store).await
-    }
-
-    async fn stay_alive(&self) -> Result<(), StoreError> {
-        self.say_alive().await?;
-        self.reap_orphans().await
     }
 
     async fn say_alive(&self) -> Result<(), StoreError> {
@@ -152,26 +152,32 @@ impl Gate {
         self.store.gate_write(write).await.map(drop)
     }
 
-    /// Ends the calls of dead instances as unknown. A replay-safe call stays open for a while, so that its caller can
-    /// retry.
+    /// Ends the calls of dead instances as unknown, several at once, because each asks the source of its tool.
     async fn reap_orphans(&self) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        let delta = |time| TimeDelta::from_std(time).unwrap_or_default();
-        for run in self.store.orphaned_calls(now - delta(DEAD_AFTER), ORPHANS).await? {
-            let name = full_name(
-                run.tool.as_deref().unwrap_or_default(),
-                run.operation.as_deref().unwrap_or_default(),
-            );
-            let scope = ToolScope { org: run.org_id, session: run.session_id };
-            let tool = self.sources.find(&self.rules.policy(), scope, &name).await;
-            // A source that does not answer now may know the tool later.
-            let may_come_back = tool.map_or(true, |tool| tool.is_some_and(|tool| tool.work().replay_safe()));
-            if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))
-            {
-                self.give_up(&run).await?;
-            }
+        let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+        let orphans = self.store.orphaned_calls(before, ORPHANS).await?;
+        let running = orphans.iter().filter(|run| run.status == RunStatus::Running);
+        stream::iter(running).map(Ok).try_for_each_concurrent(ASKED_AT_ONCE, |run| self.reap(run)).await
+    }
+
+    /// Ends an orphaned call as unknown. A replay-safe call stays open for a while, so that its caller can retry.
+    async fn reap(&self, run: &Run) -> Result<(), StoreError> {
+        let patience = TimeDelta::from_std(PATIENCE).unwrap_or_default();
+        if run.created_at > self.clock.now() - patience && self.may_be_repeated(run).await {
+            return Ok(());
         }
-        Ok(())
+        self.give_up(run).await
+    }
+
+    /// A source that does not answer now may know the tool later.
+    async fn may_be_repeated(&self, run: &Run) -> bool {
+        let name =
+            full_name(run.tool.as_deref().unwrap_or_default(), run.operation.as_deref().unwrap_or_default());
+        let (policy, scope) = (self.rules.policy(), ToolScope { org: run.org_id, session: run.session_id });
+        match timeout(SOURCE_ANSWERS, self.sources.find(&policy, scope, &name)).await {
+            Ok(Ok(tool)) => tool.is_some_and(|tool| tool.work().replay_safe()),
+            Ok(Err(_)) | Err(_) => true,
+        }
     }
 }
 

@@ -24,13 +24,12 @@ use crate::sources::Registry;
 pub(crate) use caller::ActionCaller;
 pub(crate) use invocation::{ActionError, is_invalid, shown_invocation};
 
-/// Invocations of one session or API key a minute, and of one organization.
-const INVOCATIONS: RateLimits = RateLimits {
-    name: "action invocations",
-    session: Quota { per_minute: 60, burst: 60 },
-    org: Quota { per_minute: 6_000, burst: 6_000 },
-    address: Quota { per_minute: 60, burst: 60 },
-};
+/// Invocations of one session or API key a minute, and of one organization: half of its calls.
+fn invocations(calls_per_minute: u32) -> RateLimits {
+    let quota = |per_minute: u32| Quota { per_minute, burst: per_minute };
+    let (session, org) = (quota(60), quota((calls_per_minute / 2).max(1)));
+    RateLimits { name: "action invocations", session, org, address: session }
+}
 
 /// The most names of tools that are kept in memory.
 const KEPT_NAMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -49,10 +48,10 @@ pub struct Actions {
 }
 
 impl Actions {
-    pub(crate) fn new(git: &GitService, sources: Arc<Registry>, hubs: Hubs) -> Self {
+    pub(crate) fn new(git: &GitService, sources: Arc<Registry>, hubs: Hubs, calls_per_minute: u32) -> Self {
         Self {
             store: git.store.clone(),
-            rate: Rate::new(INVOCATIONS, git.clock.clone()),
+            rate: Rate::new(invocations(calls_per_minute), git.clock.clone()),
             clock: git.clock.clone(),
             rng: git.rng.clone(),
             gate: git.gate.clone(),

@@ -4,6 +4,7 @@
 mod listings;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clock::Clock;
 use gate::{Failure, LARGEST, Output, Permit};
@@ -14,13 +15,14 @@ use proto::{JsonObject, OrgId};
 use secrecy::SecretString;
 use serde_json::Value;
 use store::{Connector, Scope};
+use tokio::time::timeout;
 use url::Url;
 
 use crate::outbound::{Outbound, is_allowed};
 use crate::vault::Vault;
 use listings::Listings;
 
-/// The maximum number of characters of a tool's own account of why it failed.
+/// The maximum number of characters of a server's or tool's own account of why it failed.
 const MAX_FAILURE: usize = 1000;
 
 /// The parts of the gateway that connectors use.
@@ -35,6 +37,8 @@ pub struct Connectors {
 pub(crate) enum Unavailable {
     #[error("{0}")]
     Server(Problem),
+    #[error("it has not listed its tools yet")]
+    Late,
     #[error("the secret {0} is not set")]
     NoSecret(String),
     #[error("its credential cannot be opened")]
@@ -102,6 +106,20 @@ impl Connectors {
         self.listings.get(connector, || self.list(connector)).await
     }
 
+    /// The same, if they are known within this time. If not, they are still asked for, for those who ask later.
+    pub(crate) async fn tools_within(
+        self: &Arc<Self>,
+        connector: &Connector,
+        time: Duration,
+    ) -> Result<Arc<Listing>, Unavailable> {
+        let (connectors, asked) = (self.clone(), connector.clone());
+        let listing = tokio::spawn(async move { connectors.tools(&asked).await });
+        match timeout(time, listing).await {
+            Ok(listed) => listed.unwrap_or(Err(Unavailable::Late)),
+            Err(_) => Err(Unavailable::Late),
+        }
+    }
+
     /// The tools of a connector, as its server lists them now.
     pub(crate) async fn tools_now(&self, connector: &Connector) -> Result<Arc<Listing>, Unavailable> {
         self.listings.refresh(connector, || self.list(connector)).await
@@ -129,7 +147,7 @@ impl Connectors {
         })
     }
 
-    /// Calls a tool. The answer has our own credentials and fields named like secrets redacted.
+    /// Calls a tool. The answer has known secrets and fields named like secrets redacted.
     pub(crate) async fn call(
         &self,
         permit: &Permit,
@@ -142,7 +160,7 @@ impl Connectors {
         let auth = auth.map_err(|unavailable| Failure::Down(unavailable.to_string()))?;
         let call = Call { tool, arguments };
         let outcome = mcp::call_tool(&self.guard, &url, &auth, call, Limits::default()).await;
-        read_outcome(outcome)
+        read_outcome(outcome, permit.redactor())
     }
 
     async fn auth(&self, connector: &Connector, opener: Opener<'_>) -> Result<Auth, Unavailable> {
@@ -179,16 +197,16 @@ impl Connectors {
 }
 
 /// Converts the end of a call to the result for its caller.
-fn read_outcome(outcome: CallOutcome) -> Result<Output, Failure> {
+fn read_outcome(outcome: CallOutcome, known: &Redactor) -> Result<Output, Failure> {
     let CallOutcome { result, sent, secrets } = outcome;
-    let Ok(redactor) = Redactor::new(secrets) else {
+    let Ok(own) = Redactor::new(secrets) else {
         return Err(Failure::Refused("the answer cannot be redacted, so it is not returned".to_owned()));
     };
+    let redactor = known.and(&own);
     match result {
         Ok(ToolResult::Done(value)) => Ok(output(&value, &redactor)),
         Ok(ToolResult::Failed(message)) => {
-            let message: String = redactor.text(&message).chars().take(MAX_FAILURE).collect();
-            Err(Failure::Refused(format!("the tool failed: {message}")))
+            Err(Failure::Refused(format!("the tool failed: {}", cut(&redactor.text(&message)))))
         }
         Err(problem) => Err(failure(&problem, sent, &redactor)),
     }
@@ -201,9 +219,14 @@ fn output(value: &Value, redactor: &Redactor) -> Output {
     Output { text: String::new(), data: Some(data) }
 }
 
+/// The beginning of a redacted text. Before redaction nothing may be cut, because half a secret is not found.
+fn cut(redacted: &str) -> String {
+    redacted.chars().take(MAX_FAILURE).collect()
+}
+
 /// The failure for a problem. A call is retryable only if it certainly did not reach the tool.
 fn failure(problem: &Problem, sent: bool, redactor: &Redactor) -> Failure {
-    let message = format!("the connector failed: {}", redactor.text(&problem.to_string()));
+    let message = format!("the connector failed: {}", cut(&redactor.text(&problem.to_string())));
     match (problem, sent) {
         (Problem::Timeout, true) => Failure::Late,
         (Problem::Broken | Problem::Status(_), true) => {
@@ -227,7 +250,8 @@ mod tests {
     use super::*;
 
     fn end(result: Result<ToolResult, Problem>, sent: bool) -> Result<Output, Failure> {
-        read_outcome(CallOutcome { result, sent, secrets: vec!["tops3cret".to_owned()] })
+        let known = Redactor::new(["0ther-s3cret"]).unwrap();
+        read_outcome(CallOutcome { result, sent, secrets: vec!["tops3cret".to_owned()] }, &known)
     }
 
     #[test]
@@ -255,7 +279,15 @@ mod tests {
         assert!(!done.unwrap().content().to_string().contains("tops3cret"));
         let failed = end(Ok(ToolResult::Failed("bad token tops3cret".to_owned())), true).unwrap_err();
         assert!(matches!(&failed, Failure::Refused(message) if !message.contains("tops3cret")), "{failed:?}");
-        let error = Problem::Server { code: 1, message: "tops3cret".to_owned() };
-        assert!(!format!("{:?}", end(Err(error), true)).contains("tops3cret"));
+        for secret in ["tops3cret", "0ther-s3cret"] {
+            for before in 0..MAX_FAILURE {
+                let message = format!("{}{secret}", "x ".repeat(before / 2) + &"y".repeat(before % 2));
+                let error = Problem::Server { code: 1, message: message.clone() };
+                for end in [end(Err(error), true), end(Ok(ToolResult::Failed(message)), true)] {
+                    let said = format!("{end:?}");
+                    assert!(!said.contains(&secret[..4]), "{said}");
+                }
+            }
+        }
     }
 }

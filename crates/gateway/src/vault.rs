@@ -4,21 +4,29 @@
 //! The owner of a value (organization, scope, name) and its purpose are associated data: a ciphertext copied to another row does not
 //! decrypt. No API returns a value; only code that acts with it calls [`Vault::open`].
 
+mod known_secrets;
+
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
 use gate::Permit;
 use parking_lot::RwLock;
 use proto::http::SecretPurpose;
-use proto::{OrgId, SecretId, SessionId, UserId};
+use proto::{InvocationId, OrgId, SecretId, SessionId, UserId};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use store::{NewEvent, NewSecret, Scope, Sealed, SealedSecret, Store, StoreError};
 
 use crate::keyring::{Keyring, KeyringError, key_id};
+pub(crate) use known_secrets::KnownSecrets;
 
 /// The maximum lengths of a secret's name and value.
 pub const MAX_NAME: usize = 200;
@@ -32,6 +40,8 @@ pub struct Vault {
     rng: Rng,
     keys: Arc<RwLock<Vec<VaultKey>>>,
     file: Option<PathBuf>,
+    /// How often values were stored, by this process.
+    writes: Arc<AtomicU64>,
 }
 
 /// What a sandbox may be given of the vault. There is no variant for platform secrets.
@@ -89,7 +99,7 @@ impl Vault {
     pub fn new(store: Store, keyring: &Keyring, clock: Clock, rng: Rng) -> Result<Self, VaultError> {
         let keys = std::iter::once(&keyring.vault).chain(&keyring.old_vault).map(VaultKey::new);
         let keys = Arc::new(RwLock::new(keys.collect::<Result<_, _>>()?));
-        Ok(Self { store, clock, rng, keys, file: keyring.file.clone() })
+        Ok(Self { store, clock, rng, keys, file: keyring.file.clone(), writes: Arc::default() })
     }
 
     /// Fails if the database has values encrypted with a key that is missing here. Without this check, the gateway
@@ -156,6 +166,7 @@ impl Vault {
             let all = pairs.iter().map(seal).collect::<Result<Vec<_>, VaultError>>()?;
             let store = if created.is_none() { self.store.clone() } else { self.store.unrecorded() };
             let made = store.put_secrets(all).await?;
+            self.writes.fetch_add(1, Ordering::Release);
             let created = *created.get_or_insert(made);
             // A rotation that ended in between has not re-encrypted these values, and deletes the key that encrypts
             // them. So write them again.
@@ -208,6 +219,39 @@ impl Vault {
             Ok(OpenSecret { scope: found.scope, key: found.key, value })
         };
         sealed.into_iter().filter(|found| wanted(found)).map(open).collect()
+    }
+
+    /// How often this process has stored values.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Acquire)
+    }
+
+    /// Decrypts a secret of an organization, to look for its value.
+    fn open_sealed(&self, org: OrgId, secret: &SealedSecret) -> Result<SecretString, VaultError> {
+        self.unseal(&owner(org, secret.scope, secret.purpose, &secret.key), &secret.value)
+    }
+
+    /// Encrypts the request of a call that waits for approval. It decrypts for this invocation only.
+    pub fn seal_request(&self, org: OrgId, id: InvocationId, request: &str) -> Result<Value, VaultError> {
+        let sealed = self.seal(&self.present()?, &waiting_call(org, id), request.as_bytes())?;
+        let stored = SealedRequest {
+            key_id: sealed.key_id,
+            nonce: hex::encode(sealed.nonce),
+            ciphertext: STANDARD.encode(sealed.ciphertext),
+        };
+        serde_json::to_value(stored).map_err(|_| VaultError::BadValue)
+    }
+
+    pub fn unseal_request(
+        &self,
+        org: OrgId,
+        id: InvocationId,
+        stored: &Value,
+    ) -> Result<SecretString, VaultError> {
+        let stored = SealedRequest::deserialize(stored).map_err(|_| VaultError::Tampered)?;
+        let nonce = hex::decode(stored.nonce).map_err(|_| VaultError::Tampered)?;
+        let ciphertext = STANDARD.decode(stored.ciphertext).map_err(|_| VaultError::Tampered)?;
+        self.unseal(&waiting_call(org, id), &Sealed { key_id: stored.key_id, nonce, ciphertext })
     }
 
     /// Re-encrypts everything under an older key with the current one. Returns how many values were changed, and
@@ -286,6 +330,20 @@ impl Vault {
         *keys = fresh;
         Ok(())
     }
+}
+
+/// The encrypted request of a call that waits, as its column holds it.
+#[derive(Serialize, Deserialize)]
+struct SealedRequest {
+    key_id: String,
+    nonce: String,
+    ciphertext: String,
+}
+
+/// The associated data of a request that waits.
+fn waiting_call(org: OrgId, id: InvocationId) -> Vec<u8> {
+    let (org, id) = (org.uuid(), id.uuid());
+    [b"proliferate waiting call v1".as_slice(), org.as_bytes(), id.as_bytes()].concat()
 }
 
 impl VaultKey {

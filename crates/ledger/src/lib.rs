@@ -29,7 +29,7 @@ pub use event::{
 };
 pub use hash::{Hash, HashError, VOLATILE_FIELDS, keyed_hash, payload_hash, sha256};
 pub use key::{KeyError, KeyId, PublicKey, SigningKey};
-pub use redact::{REDACTED, Redactor, RedactorError, is_sensitive_key};
+pub use redact::{REDACTED, Redactor, RedactorError, credential_parts, is_sensitive_key};
 pub use statement::{LostKey, Restore};
 pub use strict::{StrictError, check, parse};
 pub use text::{Text, TextError};

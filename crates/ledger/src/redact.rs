@@ -4,15 +4,18 @@
 //! Truncation must come last, because half a secret no longer matches. Nothing here can catch a secret that a
 //! sandbox encodes in its own way; the protection against that is to keep secrets out of sandboxes.
 
+mod credential;
 mod forms;
 mod keys;
 mod prose;
 
 use std::fmt;
+use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use serde_json::{Map, Value};
 
+pub use credential::credential_parts;
 use keys::is_exempt;
 pub use keys::is_sensitive_key;
 
@@ -22,10 +25,11 @@ pub const REDACTED: &str = "[REDACTED]";
 /// How many levels of JSON inside JSON strings are parsed.
 const MAX_NESTED_JSON: usize = 4;
 
-/// Knows the secrets of one session or organization, and removes them.
-#[derive(Clone)]
+/// Knows the secrets of one session or organization, and removes them. Cheap to clone.
+#[derive(Clone, Default)]
 pub struct Redactor {
-    secrets: AhoCorasick,
+    /// One automaton for each set of secrets that was combined.
+    secrets: Vec<Arc<AhoCorasick>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -39,12 +43,53 @@ impl Redactor {
             secrets.into_iter().flat_map(|secret| forms::encodings(secret.as_ref())).collect();
         forms.sort();
         forms.dedup();
-        // Ignore case, because hexadecimal digits and header values change case in transit.
+        if forms.is_empty() {
+            return Ok(Self::default());
+        }
+        // Ignore case, because hexadecimal digits and header values change case in transit. A DFA, which would be the
+        // default for few patterns, takes a hundred times the memory for a long secret.
         let secrets = AhoCorasick::builder()
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
             .ascii_case_insensitive(true)
             .build(forms)?;
-        Ok(Self { secrets })
+        Ok(Self { secrets: vec![Arc::new(secrets)] })
+    }
+
+    /// The redactor that removes the secrets of both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self { secrets: self.secrets.iter().chain(&other.secrets).cloned().collect() }
+    }
+
+    /// How much memory the secrets take.
+    pub fn memory(&self) -> usize {
+        self.secrets.iter().map(|secrets| secrets.memory_usage()).sum()
+    }
+
+    /// Removes known secrets from a text, and nothing that only looks like one.
+    pub fn known_in_text(&self, text: &str) -> String {
+        self.replace_known(text)
+    }
+
+    /// Whether a known secret is in a text.
+    pub fn is_known_in(&self, text: &str) -> bool {
+        self.replace_known(text) != text
+    }
+
+    /// Removes known secrets from the keys and values of a JSON value, and nothing that only looks like one.
+    pub fn known_in_value(&self, value: &Value) -> Value {
+        match value {
+            _ if self.secrets.is_empty() => value.clone(),
+            Value::Null | Value::Bool(_) => value.clone(),
+            Value::Number(number) => self.redact_number(number),
+            Value::String(text) => Value::String(self.replace_known(text)),
+            Value::Array(items) => items.iter().map(|item| self.known_in_value(item)).collect(),
+            Value::Object(entries) => {
+                let entries = entries.iter().map(|(key, value)| (key, self.known_in_value(value)));
+                Value::Object(self.with_redacted_keys(entries))
+            }
+        }
     }
 
     /// Removes secrets from a text.
@@ -64,40 +109,20 @@ impl Redactor {
     }
 
     fn replace_known(&self, text: &str) -> String {
-        let plain = self.replace_literal(text);
-        if plain.contains('%') { self.replace_percent_encoded(&plain) } else { plain }
-    }
-
-    fn replace_literal(&self, text: &str) -> String {
-        let mut out = String::with_capacity(text.len());
-        self.secrets.replace_all_with(text, &mut out, |_, _, out| {
-            out.push_str(REDACTED);
-            true
-        });
-        out
-    }
-
-    /// Libraries differ in which characters they percent-encode, so this searches the decoded text.
-    fn replace_percent_encoded(&self, text: &str) -> String {
-        let (decoded, origins) = percent_decode(text.as_bytes());
-        let (mut out, mut done) = (String::with_capacity(text.len()), 0);
-        for found in self.secrets.find_iter(&decoded) {
-            let (start, end) = (origins[found.start()], origins[found.end()]);
-            out.push_str(text.get(done..start).unwrap_or_default());
-            out.push_str(REDACTED);
-            done = end;
+        let mut out = text.to_owned();
+        for secrets in &self.secrets {
+            out = replace_literal(secrets, &out);
+            if out.contains('%') {
+                out = replace_percent_encoded(secrets, &out);
+            }
         }
-        out.push_str(text.get(done..).unwrap_or_default());
         out
     }
 
     fn redact(&self, value: &Value, nesting: usize) -> Value {
         match value {
             Value::Null | Value::Bool(_) => value.clone(),
-            Value::Number(number) => match self.replace_known(&number.to_string()) {
-                same if same == number.to_string() => value.clone(),
-                hidden => Value::String(hidden),
-            },
+            Value::Number(number) => self.redact_number(number),
             Value::String(text) => Value::String(self.redact_string(text, nesting)),
             Value::Array(items) => match items.as_slice() {
                 [Value::String(key), second] if is_sensitive_key(key) && !is_exempt(key, second) => {
@@ -109,13 +134,29 @@ impl Redactor {
         }
     }
 
+    fn redact_number(&self, number: &serde_json::Number) -> Value {
+        let text = number.to_string();
+        match self.replace_known(&text) {
+            same if same == text => Value::Number(number.clone()),
+            hidden => Value::String(hidden),
+        }
+    }
+
     fn redact_object(&self, entries: &Map<String, Value>, nesting: usize) -> Map<String, Value> {
         let named = keys::names_secret_in_value(entries);
-        let mut out = Map::new();
-        for (key, value) in entries {
+        self.with_redacted_keys(entries.iter().map(|(key, value)| {
             let sensitive = is_sensitive_key(key) || (named && key.eq_ignore_ascii_case("value"));
             let hidden = sensitive && !is_exempt(key, value);
-            let value = if hidden { REDACTED.into() } else { self.redact(value, nesting) };
+            (key, if hidden { REDACTED.into() } else { self.redact(value, nesting) })
+        }))
+    }
+
+    fn with_redacted_keys<'a>(
+        &self,
+        entries: impl Iterator<Item = (&'a String, Value)>,
+    ) -> Map<String, Value> {
+        let mut out = Map::new();
+        for (key, value) in entries {
             let mut key = self.replace_known(key);
             // Two keys may become equal when both are redacted; keep both entries.
             while out.contains_key(&key) {
@@ -145,8 +186,32 @@ impl Redactor {
 /// Written by hand, because the derived output would print the secrets.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redactor({} patterns)", self.secrets.patterns_len())
+        let patterns: usize = self.secrets.iter().map(|secrets| secrets.patterns_len()).sum();
+        write!(f, "Redactor({patterns} patterns)")
     }
+}
+
+fn replace_literal(secrets: &AhoCorasick, text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    secrets.replace_all_with(text, &mut out, |_, _, out| {
+        out.push_str(REDACTED);
+        true
+    });
+    out
+}
+
+/// Libraries differ in which characters they percent-encode, so this searches the decoded text.
+fn replace_percent_encoded(secrets: &AhoCorasick, text: &str) -> String {
+    let (decoded, origins) = percent_decode(text.as_bytes());
+    let (mut out, mut done) = (String::with_capacity(text.len()), 0);
+    for found in secrets.find_iter(&decoded) {
+        let (start, end) = (origins[found.start()], origins[found.end()]);
+        out.push_str(text.get(done..start).unwrap_or_default());
+        out.push_str(REDACTED);
+        done = end;
+    }
+    out.push_str(text.get(done..).unwrap_or_default());
+    out
 }
 
 /// Decodes a text; the second result maps each decoded byte, and the end, to its offset in the text.
@@ -252,6 +317,23 @@ mod tests {
         let value = json!({"hunter2": 1, "n": 12_345_678, "s": r#"{"a":"\u0068unter2"}"#});
         let expected = json!({"[REDACTED]": 1, "n": "[REDACTED]", "s": r#"{"a":"[REDACTED]"}"#});
         assert_eq!(redactor.value(&value), expected);
+    }
+
+    #[test]
+    fn combined_redactors_remove_the_secrets_of_both() {
+        let both = redactor().and(&Redactor::new(["tops3cret"]).unwrap());
+        let encoded = format!("hunter2 tops3cret {} tops%33cret", hex::encode("tops3cret"));
+        assert_eq!(both.text(&encoded), "[REDACTED] [REDACTED] [REDACTED] [REDACTED]");
+        assert_eq!(redactor().and(&Redactor::default()).text("hunter2"), REDACTED);
+    }
+
+    #[test]
+    fn known_secrets_are_removed_and_what_only_looks_like_one_is_not() {
+        let value = json!({"token": "a", "hunter2": ["hunter2", {"n": 1}], "text": "password=abc hunter2"});
+        let expected =
+            json!({"token": "a", "[REDACTED]": ["[REDACTED]", {"n": 1}], "text": "password=abc [REDACTED]"});
+        assert_eq!(redactor().known_in_value(&value), expected);
+        assert_eq!(redactor().known_in_text("token: x, hunter2"), "token: x, [REDACTED]");
     }
 
     #[test]

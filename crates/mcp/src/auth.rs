@@ -1,5 +1,6 @@
 //! How we authenticate to a server: a header that an organization's secret fills, or a token for client credentials.
 
+use ledger::credential_parts;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
@@ -67,7 +68,8 @@ pub(crate) struct Credential {
 }
 
 impl Credential {
-    fn new(name: &str, value: &str, secrets: Vec<String>) -> Result<Self, Problem> {
+    fn new(name: &str, value: &str, mut secrets: Vec<String>) -> Result<Self, Problem> {
+        secrets.extend(credential_parts(value));
         let unusable = Problem::Token("the credential cannot be sent in a header");
         check_header_name(name).map_err(|_| unusable.clone())?;
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unusable.clone())?;
@@ -76,8 +78,7 @@ impl Credential {
         Ok(Self { header: Some((name, value)), secrets })
     }
 
-    fn bearer(token: &str, mut secrets: Vec<String>) -> Result<Self, Problem> {
-        secrets.push(token.to_owned());
+    fn bearer(token: &str, secrets: Vec<String>) -> Result<Self, Problem> {
         Self::new(AUTHORIZATION.as_str(), &format!("Bearer {token}"), secrets)
     }
 }
@@ -87,12 +88,12 @@ pub(crate) async fn authorize(reach: &dyn Reach, auth: &Auth, resource: &Url) ->
     match auth {
         Auth::None => Ok(Credential::default()),
         Auth::Bearer(secret) => Credential::bearer(secret.expose_secret(), Vec::new()),
-        Auth::Header { name, value } => {
-            Credential::new(name, value.expose_secret(), vec![value.expose_secret().to_owned()])
-        }
+        Auth::Header { name, value } => Credential::new(name, value.expose_secret(), Vec::new()),
         Auth::ClientCredentials(client) => {
             let token = fetch_token(reach, client, resource).await?;
-            Credential::bearer(&token, vec![client.client_secret.expose_secret().to_owned()])
+            let (id, secret) = (client.client_id.expose_secret(), client.client_secret.expose_secret());
+            let pair = format!("{}:{}", encode(id), encode(secret));
+            Credential::bearer(&token, vec![secret.to_owned(), encode(secret), pair])
         }
     }
 }
@@ -163,6 +164,12 @@ mod tests {
         {
             assert_eq!(check_header_name(name), Err(AuthError::Reserved), "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_header_encodes_must_not_come_back_either() {
+        let basic = Credential::new("authorization", "Basic bWU6cGFzc3dvcmQ=", Vec::new()).ok().unwrap();
+        assert!(basic.secrets.contains(&"password".to_owned()));
     }
 
     #[test]

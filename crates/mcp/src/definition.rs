@@ -1,7 +1,10 @@
 //! What a server says about one of its tools, and the hash by which a later change is noticed.
 
+use std::sync::Arc;
+
 use ledger::{Hash, canonical, sha256};
 use policy::Hints;
+use rmcp::model::JsonObject;
 use serde_json::{Value, json};
 
 use crate::expansion::{MAX_EXPANSION, check_expansion};
@@ -15,11 +18,15 @@ pub const MAX_DEFINITION: usize = 64 * 1024;
 /// The maximum number of JSON values in a definition. In memory a value takes far more than the two bytes it may have as text.
 pub const MAX_NODES: usize = 5000;
 
+const INPUT_SCHEMA: &str = "inputSchema";
+
 /// One tool of a server, as the server defined it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     name: String,
-    raw: Value,
+    /// Every field but the input schema, which catalogs share.
+    fields: JsonObject,
+    input_schema: Arc<Value>,
     hash: Hash,
     size: Size,
 }
@@ -80,13 +87,16 @@ impl Definition {
         if description.len() > MAX_DESCRIPTION {
             return Err(DefinitionError::Description);
         }
-        let schema = fields.get("inputSchema").filter(|schema| schema.is_object());
+        let schema = fields.get(INPUT_SCHEMA).filter(|schema| schema.is_object());
         check_expansion(schema.ok_or(DefinitionError::Schema)?)?;
         let text = canonical(&with_safe_numbers(&raw)).map_err(|_| DefinitionError::Unhashable)?;
         if text.len() > MAX_DEFINITION {
             return Err(DefinitionError::TooLarge);
         }
-        Ok(Self { name, hash: sha256(text.as_bytes()), raw, size: Size { text: text.len(), nodes } })
+        let (hash, size) = (sha256(text.as_bytes()), Size { text: text.len(), nodes });
+        let Value::Object(mut fields) = raw else { return Err(DefinitionError::NotAnObject) };
+        let input_schema = Arc::new(fields.remove(INPUT_SCHEMA).ok_or(DefinitionError::Schema)?);
+        Ok(Self { name, fields, input_schema, hash, size })
     }
 
     pub fn name(&self) -> &str {
@@ -94,16 +104,18 @@ impl Definition {
     }
 
     pub fn description(&self) -> &str {
-        self.raw["description"].as_str().unwrap_or_default()
+        self.fields.get("description").and_then(Value::as_str).unwrap_or_default()
     }
 
-    pub fn input_schema(&self) -> &Value {
-        &self.raw["inputSchema"]
+    pub const fn input_schema(&self) -> &Arc<Value> {
+        &self.input_schema
     }
 
     /// The definition as the server sent it, with every field that we do not know.
-    pub const fn raw(&self) -> &Value {
-        &self.raw
+    pub fn raw(&self) -> Value {
+        let mut fields = self.fields.clone();
+        fields.insert(INPUT_SCHEMA.to_owned(), self.input_schema.as_ref().clone());
+        Value::Object(fields)
     }
 
     /// The hash of the complete definition. A changed description changes it, because agents act on descriptions.
@@ -122,7 +134,8 @@ impl Definition {
 
     /// The claims of the server about the tool's effects.
     pub fn hints(&self) -> Hints {
-        let hint = |name| self.raw["annotations"][name] == json!(true);
+        let annotations = self.fields.get("annotations").unwrap_or(&Value::Null);
+        let hint = |name| annotations[name] == json!(true);
         Hints { destructive: hint("destructiveHint"), read_only: hint("readOnlyHint") }
     }
 }

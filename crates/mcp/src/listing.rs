@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use ledger::Redactor;
 use serde_json::Value;
 
 use crate::definition::{Definition, DefinitionError, Size};
@@ -13,6 +14,9 @@ pub const MAX_TOOLS: usize = 500;
 pub const MAX_LISTING: usize = 512 * 1024;
 /// The maximum number of JSON values in all definitions of one server.
 pub const MAX_LISTING_NODES: usize = 50_000;
+
+/// About how many bytes a JSON value takes in memory, besides its text.
+const NODE: usize = 100;
 
 /// The tools that a server offers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +31,14 @@ pub struct Listing {
 }
 
 impl Listing {
+    /// About how many bytes the definitions take in memory.
+    pub fn memory(&self) -> usize {
+        self.definitions
+            .iter()
+            .map(|definition| definition.size().text + definition.size().nodes * NODE)
+            .sum()
+    }
+
     pub fn find(&self, name: &str) -> Option<&Definition> {
         self.definitions.iter().find(|definition| definition.name() == name)
     }
@@ -39,12 +51,13 @@ impl Listing {
         accepted: Option<&HashSet<String>>,
         secrets: &[String],
     ) -> Result<Option<String>, Problem> {
+        let secrets = Redactor::new(secrets).map_err(|_| Problem::Protocol("our credential is too large"))?;
         for raw in page.tools {
             if self.definitions.len() + self.refused.len() >= MAX_TOOLS {
                 self.truncated = true;
                 return Ok(None);
             }
-            match self.check(raw, accepted, secrets) {
+            match self.check(raw, accepted, &secrets) {
                 Ok(definition) => self.push(definition)?,
                 Err(error) => self.refused.push(error),
             }
@@ -66,7 +79,7 @@ impl Listing {
         &self,
         raw: Value,
         accepted: Option<&HashSet<String>>,
-        secrets: &[String],
+        secrets: &Redactor,
     ) -> Result<Definition, DefinitionError> {
         let definition = Definition::parse(raw)?;
         if accepted.is_some_and(|names| !names.contains(definition.name())) {
@@ -75,8 +88,7 @@ impl Listing {
         if self.find(definition.name()).is_some() {
             return Err(DefinitionError::Duplicate);
         }
-        let text = definition.raw().to_string();
-        if secrets.iter().any(|secret| secret.len() >= 4 && text.contains(secret.as_str())) {
+        if secrets.is_known_in(&definition.raw().to_string()) {
             return Err(DefinitionError::Secret);
         }
         Ok(definition)
@@ -121,7 +133,8 @@ mod tests {
     fn an_invalid_tool_does_not_affect_the_others() {
         let mut listing = Listing::default();
         let secret = json!({"name": "leak", "description": "uses tops3cret", "inputSchema": {}});
-        let tools = json!([tool("a"), 7, tool("a b"), tool("a"), secret, tool("b")]);
+        let encoded = json!({"name": "b64", "description": "eHh0b3BzM2NyZXQ=", "inputSchema": {}});
+        let tools = json!([tool("a"), 7, tool("a b"), tool("a"), secret, encoded, tool("b")]);
         let next = listing.add(page(&tools), None, &["tops3cret".to_owned()]).unwrap();
         assert_eq!(next.as_deref(), Some("2"));
         let names: Vec<_> = listing.definitions.iter().map(Definition::name).collect();
@@ -130,6 +143,7 @@ mod tests {
             DefinitionError::NotAnObject,
             DefinitionError::Name,
             DefinitionError::Duplicate,
+            DefinitionError::Secret,
             DefinitionError::Secret,
         ];
         assert_eq!(listing.refused, refused);

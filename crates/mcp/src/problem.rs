@@ -2,9 +2,6 @@
 
 use crate::listing::{MAX_LISTING, MAX_LISTING_NODES};
 
-/// The maximum number of characters of a server's own error message.
-const MAX_MESSAGE: usize = 300;
-
 /// Why an operation failed. Only `Server` and `Tool` contain text of the server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
@@ -48,10 +45,10 @@ pub enum Diagnosis {
 }
 
 impl Problem {
-    /// A server's own error, bounded, on one line.
+    /// A server's own error, on one line. It is as long as an answer may be: whoever shows it redacts it before it cuts it.
     pub(crate) fn server(code: i32, message: &str) -> Self {
         let line = |c: char| if c.is_control() { ' ' } else { c };
-        Self::Server { code, message: message.chars().take(MAX_MESSAGE).map(line).collect() }
+        Self::Server { code, message: message.chars().map(line).collect() }
     }
 
     pub const fn diagnosis(&self) -> Diagnosis {
@@ -84,11 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_message_is_one_bounded_line() {
+    fn a_servers_message_is_one_line() {
         let Problem::Server { message, .. } = Problem::server(-32000, &"\u{1b}[31m\r\nä".repeat(100)) else {
             panic!()
         };
-        assert_eq!(message.chars().count(), MAX_MESSAGE);
+        assert_eq!(message.chars().count(), 800);
         assert!(!message.contains(char::is_control));
     }
 }

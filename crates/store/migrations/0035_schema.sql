@@ -860,7 +860,7 @@ CREATE TABLE invocations (
     params JSONB NOT NULL,
     -- The definition that an approval is bound to.
     definition_hash TEXT CHECK (length(definition_hash) = 64),
-    -- The complete request, only while it waits.
+    -- The complete request, encrypted, only while it waits.
     request JSONB,
     -- The API key with which it was requested. It may be deleted, and the invocation stays.
     key_id UUID,

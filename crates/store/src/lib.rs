@@ -117,7 +117,7 @@ pub use run::{CallDetails, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
 pub use sandbox_session::SandboxSession;
 pub use sandbox_token::NewSandboxToken;
-pub use secret::{NewSecret, Scope, Sealed, SealedSecret, SecretEntry};
+pub use secret::{NewSecret, Scope, Sealed, SealedSecret, SecretEntry, SecretsMark};
 pub use session::{NewSession, Starts};
 pub use session_list::{InvalidCursor, SessionCursor, SessionFilter};
 pub use session_record::SessionRecord;

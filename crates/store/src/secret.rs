@@ -101,9 +101,13 @@ pub struct SecretEntry {
 #[derive(Clone, Debug)]
 pub struct SealedSecret {
     pub scope: Scope,
+    pub purpose: SecretPurpose,
     pub key: String,
     pub value: Sealed,
 }
+
+/// The number of secrets, the time of the last change, and the bytes of all values.
+pub type SecretsMark = (i64, Option<DateTime<Utc>>, Option<i64>);
 
 /// The scope of a row, from the columns of its possible owners.
 macro_rules! scope_of {
@@ -132,6 +136,7 @@ from_row!(SecretEntry, row => SecretEntry {
 
 from_row!(SealedSecret, row => SealedSecret {
     scope: scope_of!(row),
+    purpose: word(row.try_get("purpose")?)?,
     key: row.try_get("key")?,
     value: Sealed {
         key_id: row.try_get("key_id")?,
@@ -232,7 +237,7 @@ impl Store {
         purpose: SecretPurpose,
     ) -> Result<Vec<SealedSecret>, StoreError> {
         const SQL: &str =
-            "SELECT x.repo_id, x.configuration_id, x.session_id, x.key, x.key_id, x.nonce, x.ciphertext
+            "SELECT x.repo_id, x.configuration_id, x.session_id, x.purpose, x.key, x.key_id, x.nonce, x.ciphertext
             FROM secrets x JOIN sessions s ON s.org_id = x.org_id
             WHERE s.org_id = $1 AND s.id = $2 AND x.purpose = $3
             AND (x.scope = 'org' OR x.session_id = s.id OR x.configuration_id = s.configuration_id
@@ -243,6 +248,36 @@ impl Store {
         Ok(read!(self, pool => {
             sqlx::query_as(SQL).bind(org).bind(session).bind(purpose.as_str()).fetch_all(pool).await
         })?)
+    }
+
+    /// The encrypted secrets of an organization and its repositories and configurations, or only those of a session. The
+    /// shortest come first, until they have this many bytes.
+    pub async fn shortest_secrets(
+        &self,
+        org: OrgId,
+        session: Option<SessionId>,
+        bytes: i64,
+    ) -> Result<Vec<SealedSecret>, StoreError> {
+        const SQL: &str = "SELECT repo_id, configuration_id, session_id, purpose, key, key_id, nonce, ciphertext
+            FROM (SELECT s.*, sum(length(ciphertext)) OVER (ORDER BY length(ciphertext), id) AS bytes FROM secrets s
+                WHERE org_id = $1 AND (scope = 'session') = ($2 IS NOT NULL) AND ($2 IS NULL OR session_id = $2)) x
+            WHERE bytes <= $3 ORDER BY bytes";
+        let (org, session) = (org.uuid(), session.map(SessionId::uuid));
+        Ok(read!(self, pool => {
+            sqlx::query_as(SQL).bind(org).bind(session).bind(bytes).fetch_all(pool).await
+        })?)
+    }
+
+    /// What differs after a secret of an organization, or of a session, was added, changed or removed.
+    pub async fn secrets_mark(
+        &self,
+        org: OrgId,
+        session: Option<SessionId>,
+    ) -> Result<SecretsMark, StoreError> {
+        const SQL: &str = "SELECT count(*), max(updated_at), sum(length(ciphertext)) FROM secrets
+            WHERE org_id = $1 AND (scope = 'session') = ($2 IS NOT NULL) AND ($2 IS NULL OR session_id = $2)";
+        let (org, session) = (org.uuid(), session.map(SessionId::uuid));
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_one(pool).await)?)
     }
 
     pub async fn delete_secret(&self, org: OrgId, scope: Scope, key: &str) -> Result<(), StoreError> {

@@ -4,16 +4,17 @@ use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
 use gate::{AdminChange, Subject};
-use proto::{ConfigurationId, InvalidId, OrgId, RepoId, Role, UserId};
+use proto::{ConfigurationId, InvalidId, OrgId, RepoId, Risk, Role, UserId};
 use secrecy::SecretString;
 use serde_json::json;
-use store::{NewConfiguration, NewMember, NewOrg, NewRepo, Placement, RemoteSource, Scope, Store};
+use store::{Connector, NewConfiguration, NewMember, NewOrg, NewRepo, Placement, RemoteSource, Scope, Store};
 
 use crate::context::Context;
 use crate::failure::Failure;
 
 const CONFIGURATIONS: u64 = 64;
 const ENGINE: &str = "attach";
+const FAKE_MCP: &str = "http://127.0.0.1:58800/mcp";
 /// The id groups of the load generator.
 const ROWS: u16 = 0x8000;
 const REPOS: u16 = 0x9000;
@@ -31,6 +32,7 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
             .await?;
         owner(context, &store, (org, user), at).await?;
         configurations(context, &store, (org, user), at).await?;
+        connector(context, &store, (org, user), at).await?;
         let store = seeding(context, &store, org, Subject::Secret, "set").await?;
         let secret = [("BENCH_SECRET".to_owned(), SecretString::from("nothing that is secret"))];
         context.vault(&store).await?.set_all(org, Scope::Org, &secret, Some(user)).await?;
@@ -104,6 +106,31 @@ async fn configurations(
         let store = seeding(context, store, org, Subject::Configuration, "create").await?;
         store.create_configuration(new).await?;
     }
+    Ok(())
+}
+
+/// The fake MCP server of the load generator. Its three tools get the three risks: one is read-only, one is set to write,
+/// and one calls itself destructive.
+async fn connector(
+    context: &Context,
+    store: &Store,
+    (org_id, user): (OrgId, UserId),
+    at: DateTime<Utc>,
+) -> Result<(), Failure> {
+    let new = Connector {
+        id: id(ROWS, 0xcc)?,
+        org_id,
+        name: "bench".to_owned(),
+        url: FAKE_MCP.to_owned(),
+        auth: json!({"type": "none"}),
+        default_risk: Risk::Read,
+        enabled: true,
+        created_by: Some(user),
+        created_at: at,
+        updated_at: at,
+    };
+    let store = seeding(context, store, org_id, Subject::Connector, "create").await?;
+    store.create_connector(new, vec![("write_thing".to_owned(), Some(Risk::Write))]).await?;
     Ok(())
 }
 

@@ -17,31 +17,65 @@ use super::Unavailable;
 const FRESH: Duration = Duration::from_mins(5);
 /// How long a failure is used. Without this, every caller would wait for the timeout of a server that is down.
 const FAILED: Duration = Duration::from_secs(15);
-/// The maximum number of connectors whose lists are kept.
-const KEPT: std::num::NonZeroUsize = std::num::NonZeroUsize::new(500).unwrap();
+/// The maximum number of connectors whose lists are kept, and the memory of all of them.
+const KEPT: std::num::NonZeroUsize = std::num::NonZeroUsize::new(5000).unwrap();
+const MAX_MEMORY: usize = 64 * 1024 * 1024;
 
 type Answer = Result<Arc<Listing>, Unavailable>;
+/// A connector and the time of its last change, because a changed connector has another server or credential.
+type Key = (ConnectorId, DateTime<Utc>);
 type Slot = Arc<tokio::sync::Mutex<Option<(DateTime<Utc>, Answer)>>>;
 
 pub(super) struct Listings {
     clock: Clock,
-    /// The lists by connector and the time of its last change, because a changed connector has another server or
-    /// credential.
-    slots: Mutex<LruCache<(ConnectorId, DateTime<Utc>), Slot>>,
+    max_memory: usize,
+    slots: Mutex<Slots>,
+}
+
+/// The slots of connectors with the memory that each takes.
+struct Slots {
+    by_key: LruCache<Key, (Slot, usize)>,
+    memory: usize,
 }
 
 impl Listings {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, slots: Mutex::new(LruCache::new(KEPT)) }
+        Self::within(MAX_MEMORY, clock)
+    }
+
+    fn within(max_memory: usize, clock: Clock) -> Self {
+        let slots = Slots { by_key: LruCache::new(KEPT), memory: 0 };
+        Self { clock, max_memory, slots: Mutex::new(slots) }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.lock().len()
+        self.slots.lock().by_key.len()
     }
 
-    fn slot(&self, connector: &Connector) -> Slot {
-        let key = (connector.id, connector.updated_at);
-        self.slots.lock().get_or_insert(key, Slot::default).clone()
+    fn slot(&self, key: Key) -> Slot {
+        let mut slots = self.slots.lock();
+        if let Some((slot, _)) = slots.by_key.get(&key) {
+            return slot.clone();
+        }
+        let slot = Slot::default();
+        if let Some((_, (_, memory))) = slots.by_key.push(key, (slot.clone(), 0)) {
+            slots.memory -= memory;
+        }
+        slot
+    }
+
+    /// Keeps an answer, and drops those that were used longest ago if all take too much memory.
+    fn keep(&self, key: Key, kept: &mut Option<(DateTime<Utc>, Answer)>, answer: &Answer) {
+        *kept = Some((self.clock.now(), answer.clone()));
+        let taken = answer.as_ref().map_or(0, |listing| listing.memory());
+        let mut slots = self.slots.lock();
+        let Some((_, memory)) = slots.by_key.get_mut(&key) else { return };
+        let before = std::mem::replace(memory, taken);
+        slots.memory = slots.memory - before + taken;
+        while slots.memory > self.max_memory {
+            let Some((_, (_, memory))) = slots.by_key.pop_lru() else { return };
+            slots.memory -= memory;
+        }
     }
 
     /// The list of the last minutes, or a new one.
@@ -50,7 +84,8 @@ impl Listings {
         connector: &Connector,
         list: impl AsyncFnOnce() -> Result<Listing, Unavailable>,
     ) -> Answer {
-        let slot = self.slot(connector);
+        let key = (connector.id, connector.updated_at);
+        let slot = self.slot(key);
         let mut slot = slot.lock().await;
         let usable = |at: DateTime<Utc>, answer: &Answer| {
             let lasts = if answer.is_ok() { FRESH } else { FAILED };
@@ -60,7 +95,7 @@ impl Listings {
             Some((at, answer)) if usable(*at, answer) => answer.clone(),
             _ => {
                 let answer = list().await.map(Arc::new);
-                *slot = Some((self.clock.now(), answer.clone()));
+                self.keep(key, &mut slot, &answer);
                 answer
             }
         }
@@ -72,10 +107,40 @@ impl Listings {
         connector: &Connector,
         list: impl AsyncFnOnce() -> Result<Listing, Unavailable>,
     ) -> Answer {
-        let slot = self.slot(connector);
+        let key = (connector.id, connector.updated_at);
+        let slot = self.slot(key);
         let mut slot = slot.lock().await;
         let answer = list().await.map(Arc::new);
-        *slot = Some((self.clock.now(), answer.clone()));
+        self.keep(key, &mut slot, &answer);
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mcp::Definition;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_lists_used_longest_ago_are_dropped_when_all_take_too_much_memory() {
+        let tool = json!({"name": "a", "description": "d".repeat(1000), "inputSchema": {}});
+        let mut listing = Listing::default();
+        listing.definitions.push(Definition::parse(tool).unwrap());
+        let memory = listing.memory();
+        let clock = Clock::system();
+        let (at, listings) = (clock.now(), Listings::within(memory * 5 / 2, clock));
+        let keys = [1, 2, 3].map(|number| (ConnectorId::from(uuid::Uuid::from_u128(number)), at));
+        let answer = Ok(Arc::new(listing));
+        for key in keys {
+            for _ in 0..2 {
+                let slot = listings.slot(key);
+                listings.keep(key, &mut *slot.lock().await, &answer);
+            }
+        }
+        let slots = listings.slots.lock();
+        let kept = keys.map(|key| slots.by_key.contains(&key));
+        assert_eq!((kept, slots.memory), ([false, true, true], memory * 2));
     }
 }

@@ -43,6 +43,10 @@ const PARSED_AT_ONCE: usize = 256 * 1024;
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     ledger::check(bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
+    // Without this, a list of the fields' values in their order would pass as the object.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(ApiError::misshapen("The body must be an object".to_owned()));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| shape_error(&error))
 }
@@ -117,8 +121,19 @@ pub(super) fn explain(path: &str, problem: &str, whole: &str) -> String {
             };
             format!("{problem}; allowed: {}", expected.trim_start_matches("one of "))
         }
-        Some(expected) => format!("{what} must be {expected}"),
+        Some(expected) => format!("{what} must be {}", in_plain_words(&expected)),
         None => format!("{what} is not of the expected shape"),
+    }
+}
+
+/// What is expected, without the names of our types.
+fn in_plain_words(expected: &str) -> &str {
+    match expected.split(' ').next() {
+        Some("struct" | "map") => "an object",
+        Some("tuple") => "a list",
+        _ if expected.starts_with("internally tagged enum") || expected.starts_with("a map") => "an object",
+        _ if expected.starts_with("a sequence") => "a list",
+        _ => expected,
     }
 }
 
@@ -241,6 +256,14 @@ mod tests {
             explain("repos[0]", "missing field `repoId` at line 1 column 9", "The body"),
             "repos[0].repoId is required"
         );
+        for (problem, told) in [
+            ("invalid length 0, expected struct InvokeAction with 3 elements", "params must be an object"),
+            ("invalid type: integer `7`, expected struct NewRepo", "params must be an object"),
+            ("invalid type: string \"x\", expected a sequence", "params must be a list"),
+            ("invalid type: string \"x\", expected a map", "params must be an object"),
+        ] {
+            assert_eq!(explain("params", problem, "The body"), told);
+        }
         let long = "x".repeat(81);
         for (path, told) in [
             ("repos[0].titel", "repos[0].titel is an unknown field"),

@@ -155,7 +155,7 @@ pub(super) async fn review(
             ));
         };
         let (reviewed_by, reviewed_at) = (admin.id.to_string(), app.clock.now());
-        pins.push((name, ToolPin { hash, definition: tool.raw().clone(), reviewed_by, reviewed_at }));
+        pins.push((name, ToolPin { hash, definition: tool.raw(), reviewed_by, reviewed_at }));
     }
     let pinned: Vec<String> = pins.iter().map(|(name, _)| name.clone()).collect();
     let shown: Vec<String> = pins.iter().map(|(name, pin)| format!("{name} {}", pin.hash)).collect();

@@ -7,8 +7,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use gate::{CallOutcome, CallRequest, Failure, Output, Outside, Permit};
 use parking_lot::Mutex;
 use proto::{RepoId, SessionId};
@@ -29,6 +30,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The longest that a call accepts further requests, so that a change of the policy or the safety lock takes effect.
 const LONGEST: Duration = Duration::from_secs(30);
 const MAX_WAITING: usize = 16;
+const MAX_SERVED: usize = 16;
 /// How often the gate is asked again while it is not available, and the pause in between. Sessions start again with the
 /// gateway, before the safety lock has been read.
 const ATTEMPTS: u32 = 10;
@@ -215,34 +217,37 @@ fn failure(error: &ForgeError) -> Failure {
 }
 
 impl ForgeRead {
-    /// Serves requests until the end. Returns their number.
+    /// Serves requests until the end, side by side: the body of a push may arrive as slowly as its sender likes. Returns
+    /// their number.
     async fn serve(&self, forge: &ForgeRepo<'_>, requests: &mut mpsc::Receiver<Request>) -> usize {
         let mut count = 0;
         let mut longest = pin!(sleep(LONGEST));
+        let mut served = FuturesUnordered::new();
         loop {
-            let request = tokio::select! {
-                request = requests.recv() => request,
-                () = self.ended(longest.as_mut()) => None,
-            };
-            let Some(request) = request else { break };
-            request(forge).await;
-            count += 1;
+            let (is_idle, has_room) = (served.is_empty(), served.len() < MAX_SERVED);
+            tokio::select! {
+                request = requests.recv(), if has_room => match request {
+                    Some(request) => served.push(request(forge)),
+                    None => break,
+                },
+                Some(()) = served.next() => count += 1,
+                () = self.ended(longest.as_mut(), is_idle) => break,
+            }
         }
         // What was accepted until now is served.
         requests.close();
         while let Some(request) = requests.recv().await {
-            request(forge).await;
-            count += 1;
+            served.push(request(forge));
         }
-        count
+        count + served.count().await
     }
 
-    async fn ended(&self, longest: Pin<&mut Sleep>) {
+    async fn ended(&self, longest: Pin<&mut Sleep>, is_idle: bool) {
         let end = async {
             match &self.end {
                 ReadEnd::Idle => {
                     tokio::select! {
-                        () = sleep(IDLE) => {}
+                        () = sleep(IDLE), if is_idle => {}
                         () = longest => {}
                     }
                 }

@@ -58,6 +58,8 @@ pub(super) enum End {
     Fenced,
     /// The log cannot be written, and nothing may be broadcast that is not in the log.
     Store(StoreError),
+    /// The secrets that no frame may show cannot be read.
+    Secrets,
     /// The session was evicted, because nobody needs it in memory.
     Idle,
     /// The session has been deleted.
@@ -124,7 +126,7 @@ impl Session {
             End::Idle => None,
             End::Fenced => Some(CloseCode::OWNERSHIP_TRANSFERRED),
             End::Store(StoreError::DiskFull) => Some(CloseCode::DISK_FULL),
-            End::Store(_) => Some(CloseCode::SETUP_FAILED),
+            End::Store(_) | End::Secrets => Some(CloseCode::SETUP_FAILED),
             End::Deleted => Some(DELETED),
         };
         match &end {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
@@ -44,7 +45,7 @@ pub(crate) struct CatalogAction {
     pub(crate) name: String,
     pub(crate) description: String,
     /// The complete JSON Schema that [`Tool::check`](gate::Tool::check) validates parameters against.
-    pub(crate) params: Value,
+    pub(crate) params: Arc<Value>,
     pub(crate) risk: Risk,
     /// The same as the tool's own [`Tool::definition`](gate::Tool::definition).
     pub(crate) definition: Definition,
@@ -175,8 +176,8 @@ mod tests {
         let action = CatalogAction {
             name: "post".to_owned(),
             description: "Posts a note.".to_owned(),
-            params: json!({"required": ["text"], "properties": {
-                "text": {"type": "string", "description": "The note"}, "kind": {"enum": ["a"]}}}),
+            params: Arc::new(json!({"required": ["text"], "properties": {
+                "text": {"type": "string", "description": "The note"}, "kind": {"enum": ["a"]}}})),
             risk: Risk::Write,
             definition: Definition { hash: definition_hash(&json!({})), review: gate::Review::NotNeeded },
         };

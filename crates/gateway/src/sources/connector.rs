@@ -21,6 +21,8 @@ use crate::connectors::Connectors;
 
 /// How the names of connectors as sources begin.
 const PREFIX: &str = "connector:";
+/// How long a catalog waits for the list of a connector. A later catalog has it.
+const LISTED_WITHIN: Duration = Duration::from_secs(3);
 /// The timeout of a call as the gate enforces it: a little longer than that of the client, which tells more.
 const TIMEOUT: Duration = Duration::from_secs(32);
 
@@ -68,7 +70,8 @@ impl ConnectorSource {
     async fn describe_one(&self, connector: Connector) -> Result<CatalogSource, SourceError> {
         let id = source_id(connector.id);
         let unusable = |problem: String| SourceError { source_id: id.clone(), problem };
-        let listing = self.connectors.tools(&connector).await.map_err(|error| unusable(error.to_string()))?;
+        let listing = self.connectors.tools_within(&connector, LISTED_WITHIN).await;
+        let listing = listing.map_err(|error| unusable(error.to_string()))?;
         let decided = self.decided(&connector).await.map_err(|error| unusable(storage(&error)))?;
         let action = |tool: &mcp::Definition| CatalogAction {
             name: tool.name().to_owned(),

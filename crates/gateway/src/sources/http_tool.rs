@@ -76,7 +76,7 @@ fn describe(tool: &HttpTool) -> CatalogAction {
     CatalogAction {
         name: tool.name.clone(),
         description: tool.description.clone(),
-        params: tool.schema.clone(),
+        params: Arc::new(tool.schema.clone()),
         risk: tool.risk,
         definition: definition(tool),
     }
@@ -101,10 +101,10 @@ struct BoundTool {
 impl BoundTool {
     async fn send(&self, permit: &Permit, call: &CallRequest) -> Result<Output, Failure> {
         let credential = self.credential(permit).await?;
-        let redactor = Redactor::new(credential.as_ref().map(Credential::spellings).unwrap_or_default());
         // Checked before sending: a credential that could not be redacted from the response must not be sent.
-        let redactor =
-            redactor.map_err(|_| Failure::Down("the tool's credential is too large".to_owned()))?;
+        let own = credential.as_ref().map_or_else(|| Ok(Redactor::default()), Credential::redactor);
+        let own = own.map_err(|_| Failure::Down("the tool's credential is too large".to_owned()))?;
+        let redactor = permit.redactor().and(&own);
         let mut request = self.request(permit, call)?;
         if let Some(credential) = credential {
             request = request.header(credential.header, credential.value);
@@ -207,8 +207,7 @@ impl BoundTool {
     }
 }
 
-/// The part of a response that is stored and returned, with the credential we sent and fields named like secrets
-/// redacted. Redaction may lengthen the text, so it is truncated again.
+/// The part of a response that is stored and returned, with known secrets and fields named like secrets redacted. Redaction may lengthen the text, so it is truncated again.
 fn output(text: &str, redactor: &Redactor) -> Output {
     let Ok(value) = serde_json::from_str::<Value>(text) else {
         return Output { text: redactor.text(text), data: None };

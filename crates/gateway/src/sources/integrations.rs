@@ -11,7 +11,7 @@ use gate::{
     CallRequest, Definition, Failure, LARGEST, Output, Outside, Permit, Review, SourceError, Tool, ToolScope,
     Work,
 };
-use ledger::Redactor;
+use ledger::{Redactor, credential_parts};
 use policy::{Method, ModeKey, Policy, Risk, ToolFacts};
 use proto::JsonObject;
 use providers::{Action, ApiError, Attempt, Provider, Request, Response, pause};
@@ -101,7 +101,7 @@ fn describe(integration: Integration) -> Option<CatalogSource> {
     let actions = provider.actions.iter().map(|action| CatalogAction {
         name: action.name.to_owned(),
         description: action.description.to_owned(),
-        params: action.schema(),
+        params: Arc::new(action.schema()),
         risk: action.risk,
         definition: definition(provider, action),
     });
@@ -136,8 +136,9 @@ impl VendorAction {
         let request = request.map_err(|error| Failure::Invalid(error.to_string()))?;
         let token = self.token(permit).await?;
         let too_large = |_| Failure::Down("the integration's token is too large".to_owned());
-        let redactor = Redactor::new([token.as_str()]).map_err(too_large)?;
         let authorization = self.provider.authorization(&token);
+        let own = Redactor::new(credential_parts(&authorization)).map_err(too_large)?;
+        let redactor = permit.redactor().and(&own);
         let mut authorization = HeaderValue::from_str(&authorization)
             .map_err(|_| Failure::Down("the integration's token cannot be a header".to_owned()))?;
         authorization.set_sensitive(true);

@@ -1,6 +1,7 @@
 //! Actions: the catalog and the guides of a session, invocations and their approval.
 
 use proto::{Role, SessionId};
+use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::harness::Setup;
@@ -108,6 +109,10 @@ async fn an_action_is_executed_denied_or_waits_by_its_mode() {
         assert_eq!(body["invocation"]["status"], "pending", "{body}");
         let (status, body) = get(&world, &token, &format!("/proliferate/{own}/actions/invocations")).await;
         assert_eq!((status, body["invocations"].as_array().unwrap().len()), (200, 4), "{body}");
+        let list = json!(["tools", "effect.read", {}]);
+        let path = format!("/proliferate/{own}/actions/invoke");
+        let listed = world.gateway.post(&path, &list).bearer(&token).send().await;
+        assert!(listed.status == 400 && listed.text().contains("must be an object"), "{}", listed.text());
         for (integration, action) in [("tools", "effect.none"), ("linear", "list_issues"), ("git", "push")] {
             let body = json!({"integration": integration, "action": action});
             let path = format!("/proliferate/{own}/actions/invoke");
@@ -207,6 +212,10 @@ async fn an_approval_is_bound_to_every_part_of_the_request() {
     let world = World::on(Setup::postgres().await).await;
     let (own, token) = agent(&world).await;
     let path = request(&world, &token, own).await;
+    let id = path.rsplit('/').next().unwrap().parse().unwrap();
+    let (app, org) = (&world.gateway.app, world.team.org);
+    let sealed = app.store.invocation(org, id).await.unwrap().unwrap().request.unwrap();
+    let recorded = app.vault.unseal_request(org, id, &sealed).unwrap();
     let other = uuid::Uuid::from_u128(7);
     for (was, is) in [
         ("hello", "hullo"),
@@ -216,13 +225,19 @@ async fn an_approval_is_bound_to_every_part_of_the_request() {
         ("case_id", "case_xx"),
         (own.to_string().as_str(), other.to_string().as_str()),
     ] {
-        let swap = |was: &str, is: &str| {
-            format!("UPDATE invocations SET request = replace(request::text, '{was}', '{is}')::jsonb")
-        };
-        world.gateway.sql(&swap(was, is)).await;
+        // As somebody could who has the vault's key. Without it nothing can be changed.
+        let changed = recorded.expose_secret().replace(was, is);
+        assert_ne!(changed, recorded.expose_secret(), "{was}");
+        let stored = |request: &Value| format!("UPDATE invocations SET request = '{request}'::jsonb");
+        world.gateway.sql(&stored(&app.vault.seal_request(org, id, &changed).unwrap())).await;
         let (status, body) = decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await;
         assert_eq!((status, world.effects()), (409, 0), "{was}: {body}");
-        world.gateway.sql(&swap(is, was)).await;
+        let mut damaged = sealed.clone();
+        damaged["ciphertext"] = json!(damaged["ciphertext"].as_str().unwrap().replacen('A', "B", 1));
+        damaged["nonce"] = json!("00".repeat(12));
+        world.gateway.sql(&stored(&damaged)).await;
+        assert_eq!(decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await.0, 409);
+        world.gateway.sql(&stored(&sealed)).await;
     }
     let definition = |hash: &str| format!("UPDATE invocations SET definition_hash = {hash}");
     world.gateway.sql("CREATE TABLE kept AS SELECT definition_hash FROM invocations").await;

@@ -267,6 +267,23 @@ async fn agents_see_enabled_connectors_and_one_that_fails_is_left_out() {
 }
 
 #[tokio::test]
+async fn a_connector_that_is_slow_is_left_out_and_listed_later() {
+    let world = World::on(Setup::sqlite()).await;
+    let names =
+        async || world.catalog().await.iter().map(|source| source["displayName"].clone()).collect::<Vec<_>>();
+    world.add("docs").await;
+    assert_eq!(names().await, ["docs"]);
+    let (listing, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    world.script.lock().pause = Some((listing.clone(), go_on.clone()));
+    world.add("slow").await;
+    assert_eq!(names().await, ["docs"], "the others do not wait for it");
+    listing.notified().await;
+    go_on.notify_one();
+    // The list that was asked for then goes on, and the next catalog has it.
+    assert_eq!(names().await.len(), 2);
+}
+
+#[tokio::test]
 async fn a_call_passes_the_gate_and_the_credential_does_not_come_back() {
     for world in worlds().await {
         let path = world.add("docs").await;

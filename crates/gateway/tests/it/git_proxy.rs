@@ -1,10 +1,17 @@
 //! The git proxy for sandboxes: who may use it, for which repositories, and where the gateway connects to.
 
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::Method;
+use axum::routing::any;
 use proto::Role;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::harness::within;
+use crate::harness::{Setup, within};
 use crate::live::{Live, On, id};
+use crate::model_proxy::serve;
 use crate::people::{org, person, sandbox_token};
 
 /// Creates a session with these repositories, and returns its sandbox's token.
@@ -111,4 +118,31 @@ async fn the_gateway_connects_only_where_the_organizations_sandboxes_may() {
         assert!(tries < 200, "a changed rule has no effect");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test]
+async fn a_request_that_takes_long_does_not_hold_others_of_the_session() {
+    let (arrived, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let notes = (arrived.clone(), go_on.clone());
+    let forge = Router::new().fallback(any(async move |method: Method| {
+        if method == Method::POST {
+            notes.0.notify_one();
+            notes.1.notified().await;
+        }
+        "refs"
+    }));
+    let address = serve(forge).await.to_string();
+    let live = Live::with(Setup::sqlite().set("EGRESS_ALLOWED_HOSTS", &address)).await;
+    let token = session_on(&live, &[&format!("http://{address}/ada/app")]).await;
+    let repository = format!("http/{address}/ada/app");
+    let slow = live.gateway.url(&format!("/git/{repository}/git-upload-pack"));
+    let slow = crate::harness::client().post(slow).bearer_auth(&token).body("0000").send();
+    let others = async {
+        within(arrived.notified()).await;
+        let answer = refs(&live, Some(&token), &repository).await;
+        go_on.notify_one();
+        answer
+    };
+    let (slow, answer) = tokio::join!(within(slow), others);
+    assert_eq!((slow.unwrap().status().as_u16(), answer), (200, (200, "refs".to_owned())));
 }

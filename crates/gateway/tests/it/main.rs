@@ -53,6 +53,7 @@ mod mcp;
 // Secrets.
 mod environment;
 mod logs;
+mod redaction;
 mod rotation;
 mod vault;
 // The model proxy, the git proxy and tool modes.

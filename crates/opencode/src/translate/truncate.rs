@@ -6,13 +6,15 @@ use serde_json::{Map, Value};
 const STRING_FRACTION: usize = 8;
 /// The number of items to which lists are truncated in the same case.
 const MAX_ITEMS: usize = 100;
+/// The longest word that is left out completely when a text is cut in it.
+const MAX_WORD: usize = 1024;
 
 /// The beginning of a text, and how many bytes are missing.
 pub(super) fn text(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
-    let begin = head(text, most);
+    let begin = &text[..before_word(text, most)];
     format!("{begin}\n… ({} bytes more)", text.len() - begin.len())
 }
 
@@ -48,9 +50,34 @@ pub(super) fn object(raw: &str, most: usize) -> Map<String, Value> {
 
 /// The beginning and the end of a text, which are usually the most informative.
 fn ends(text: &str, most: usize) -> String {
-    let begin = head(text, most / 2);
-    let end = &text[text.ceil_char_boundary(text.len() - most / 2)..];
+    let begin = &text[..before_word(text, most / 2)];
+    let end = &text[after_word(text, text.len() - most / 2)..];
     format!("{begin}… ({} bytes left out) …{end}", text.len() - begin.len() - end.len())
+}
+
+/// Where to cut a text at the latest. No word is cut, unless it is very long, because whoever removes secrets from the text
+/// afterwards would not find half a secret.
+fn before_word(text: &str, most: usize) -> usize {
+    let at = text.floor_char_boundary(most);
+    if text[..at].ends_with(is_break) || text[at..].starts_with(is_break) {
+        return at;
+    }
+    let from = text.floor_char_boundary(at.saturating_sub(MAX_WORD));
+    text[from..at].rfind(is_break).map_or(at, |found| from + found + 1)
+}
+
+/// Where the end of a text begins at the earliest.
+fn after_word(text: &str, least: usize) -> usize {
+    let at = text.ceil_char_boundary(least);
+    if text[..at].ends_with(is_break) || text[at..].starts_with(is_break) {
+        return at;
+    }
+    let to = text.floor_char_boundary(at + MAX_WORD);
+    text[at..to].find(is_break).map_or(at, |found| at + found)
+}
+
+fn is_break(c: char) -> bool {
+    c.is_ascii_whitespace() || matches!(c, '"' | '\'')
 }
 
 fn shorten(value: &mut Value, most: usize) {
@@ -88,10 +115,24 @@ mod tests {
     }
 
     #[test]
+    fn words_are_not_cut_so_that_no_half_of_a_secret_is_left() {
+        let secret = "s3cret-of-the-vault";
+        for before in 0..60 {
+            let long =
+                format!("{} {secret} {} {secret} {}", "x".repeat(before), "y".repeat(60), "z".repeat(before));
+            for cut in [text(&long, 60), ends(&long, 80)] {
+                let left = cut.replace(secret, "");
+                assert!(!left.contains("s3c") && !left.contains("ault"), "{cut}");
+                assert!(cut.len() < 140, "{cut}");
+            }
+        }
+    }
+
+    #[test]
     fn large_values_are_truncated_or_replaced() {
         let small = json!({ "command": "ls", "list": [1] });
         assert_eq!(Value::Object(object(&small.to_string(), 100)), small);
-        let content = format!("begin é{}é end", "x".repeat(9_000));
+        let content = format!("begin é {} é end", "x".repeat(9_000));
         let long = json!({ "path": "a", "content": content, "list": (0..1_000).collect::<Vec<_>>() });
         let cut = object(&long.to_string(), 4_000);
         assert_eq!(cut["path"], "a");

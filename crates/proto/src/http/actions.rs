@@ -1,5 +1,7 @@
 //! Actions of a session: listing, invoking, approving and denying them.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,8 +64,10 @@ pub struct ActionInfo {
     pub name: String,
     pub description: String,
     pub risk_level: Risk,
-    /// The JSON Schema of the action's parameters.
-    pub params: Value,
+    /// The JSON Schema of the action's parameters. Shared, because a catalog of large schemas is made for each request.
+    #[serde(with = "shared")]
+    #[schema(value_type = Value)]
+    pub params: Arc<Value>,
     /// Whether the action runs, waits for approval or is denied now, if an agent of this session invokes it.
     pub mode: ActionMode,
     pub mode_source: ModeSource,
@@ -149,4 +153,21 @@ pub struct InvocationReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InvocationList {
     pub invocations: Vec<Invocation>,
+}
+
+/// A shared value, written as the value itself.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<T>, D::Error> {
+        T::deserialize(from).map(Arc::new)
+    }
 }

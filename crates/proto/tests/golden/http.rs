@@ -1,6 +1,7 @@
 //! Bodies of HTTP requests and responses.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use proto::http::{
@@ -361,7 +362,7 @@ fn action_catalog_guide_and_invocation_request() {
             name: s("get_issue"),
             description: s("One issue"),
             risk_level: Risk::Read,
-            params: json!({"type": "object"}),
+            params: Arc::new(json!({"type": "object"})),
             mode: ActionMode::Allow,
             mode_source: ModeSource::InferredDefault,
         }],

@@ -70,7 +70,7 @@ pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApp
             keys.iter().filter_map(|key| Some((*key, body.values.get(*key)?.as_str()))).collect();
         let place = target.place();
         let names: BTreeSet<String> = values.iter().map(|(key, _)| (*key).to_owned()).collect();
-        let before = written.insert(place.path.clone(), names.clone()).unwrap_or_default();
+        let before = written.remove(&place.path).unwrap_or_default();
         let gone: Vec<&str> = before.difference(&names).map(String::as_str).collect();
         let old = read_text(roots, &place)?;
         // A file without any value would be of no use to anybody.
@@ -78,13 +78,18 @@ pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApp
             continue;
         }
         let content = merge(old.as_deref().unwrap_or_default(), &values, &gone);
-        write_small(roots, &place, Some(0o600), content.as_bytes(), number)?;
         exclude(roots, target, number)?;
-        applied.push(WrittenEnvFile { path: place.path, key_count: values.len() });
+        // Recorded before the file has the values: if we die in between, a later request still removes them.
+        written.insert(place.path.clone(), &before | &names);
         record(roots, &written, number)?;
+        write_small(roots, &place, Some(0o600), content.as_bytes(), number)?;
+        written.insert(place.path.clone(), names);
+        record(roots, &written, number)?;
+        applied.push(WrittenEnvFile { path: place.path, key_count: values.len() });
     }
     Ok(EnvApplyResult { applied })
 }
+
 /// Removes the variables of secret files, and the files that have no others.
 pub(super) fn scrub(
     roots: &Roots,

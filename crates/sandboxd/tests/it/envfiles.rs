@@ -47,6 +47,24 @@ async fn files_are_applied_scrubbed_and_reapplied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_are_recorded_and_excluded_before_they_are_written() {
+    let sandbox = start().await;
+    let (client, file) = (&sandbox.client, sandbox.workspace().join(".env.local"));
+    // Nothing can be excluded from commits, then nothing can be recorded.
+    let exclude = sandbox.workspace().join(".git/info/exclude");
+    let record = sandbox.folder.path().join("home/.proliferate/env-files.json");
+    for blocked in [exclude, record] {
+        let _ = std::fs::remove_file(&blocked);
+        std::fs::create_dir_all(&blocked).unwrap();
+        client.env_apply(spec(TWO), values(&[("A_KEY", "canary")])).await.unwrap_err();
+        assert!(!file.exists(), "{}", blocked.display());
+        std::fs::remove_dir(&blocked).unwrap();
+    }
+    client.env_apply(spec(TWO), values(&[("A_KEY", "canary")])).await.unwrap();
+    assert!(file.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn variables_of_the_agent_are_kept_and_removed_values_are_deleted() {
     let sandbox = start().await;
     let client = &sandbox.client;

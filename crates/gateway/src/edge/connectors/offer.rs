@@ -65,6 +65,7 @@ fn failed(error: &Unavailable) -> ConnectorOffer {
     let class = match error {
         Unavailable::Server(problem) => problem.diagnosis().as_str(),
         Unavailable::NoSecret(_) | Unavailable::Vault => "auth",
+        Unavailable::Late => "timeout",
         Unavailable::Stored => "unknown",
     };
     let message = error.to_string();
@@ -97,7 +98,7 @@ fn shown(
     };
     let before = pin.filter(|_| state == ReviewState::Changed).map(|pin| pin.definition.clone());
     let (changes, changes_truncated) =
-        before.as_ref().map(|before| differences(before, tool.raw())).unwrap_or_default();
+        before.as_ref().map(|before| differences(before, &tool.raw())).unwrap_or_default();
     Some(ConnectorToolEntry {
         name: tool.name().to_owned(),
         description: tool.description().to_owned(),
@@ -108,7 +109,7 @@ fn shown(
             .unwrap_or(ModeSource::InferredDefault),
         state,
         hash,
-        definition: tool.raw().clone(),
+        definition: tool.raw(),
         reviewed_definition: before,
         changes,
         changes_truncated,

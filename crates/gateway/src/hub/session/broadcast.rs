@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use gate::ToolScope;
+use ledger::Redactor;
 use proto::socket::{Message, ServerMessage, WireStatus};
 use store::{NewBatch, OpenTranscript, StoredMessage, TranscriptWrite};
 
@@ -40,6 +42,7 @@ impl Session {
         if messages.is_empty() {
             return Ok(());
         }
+        let messages = Box::pin(self.without_secrets(messages)).await?;
         let first = self.stream.feed.head() + 1;
         let last = self.stream.feed.head() + i64::try_from(messages.len()).unwrap_or(i64::MAX);
         if last > self.stream.reserved {
@@ -60,6 +63,19 @@ impl Session {
         }
         self.stream.feed.publish(first, lines.into_frames());
         Ok(())
+    }
+
+    /// Removes the values of secrets that the session may use from what its tools were given and what they returned.
+    async fn without_secrets(&self, messages: Vec<ServerMessage>) -> Result<Vec<ServerMessage>, End> {
+        if !messages.iter().any(is_of_tool) {
+            return Ok(messages);
+        }
+        let scope = ToolScope { org: self.record.org_id, session: Some(self.record.id) };
+        let redactor = self.services.known_secrets.redactor(scope).await.map_err(|error| {
+            tracing::error!(session = %self.record.id, %error, "what the agent's tools do cannot be shown");
+            End::Secrets
+        })?;
+        Ok(messages.into_iter().map(|message| redacted(&redactor, message)).collect())
     }
 
     /// Applies messages to the transcript and the counters. Returns the writes to the transcript table that follow from
@@ -145,4 +161,28 @@ impl Session {
         };
         Some((frame::init(&init, seq, self.owner.epoch()), seq))
     }
+}
+
+/// Whether a message shows what a tool was given or returned.
+const fn is_of_tool(message: &ServerMessage) -> bool {
+    matches!(
+        message,
+        ServerMessage::ToolStart { .. } | ServerMessage::ToolMetadata { .. } | ServerMessage::ToolEnd { .. }
+    )
+}
+
+/// Only known secrets are removed: a text that looks like one is often the code that the agent works on.
+fn redacted(redactor: &Redactor, mut message: ServerMessage) -> ServerMessage {
+    match &mut message {
+        ServerMessage::ToolStart { args, .. } => *args = redactor.known_in_value(args),
+        ServerMessage::ToolEnd { result, .. } => *result = redactor.known_in_text(result),
+        ServerMessage::ToolMetadata { title, metadata, .. } => {
+            *title = title.as_deref().map(|title| redactor.known_in_text(title));
+            for value in metadata.iter_mut().flat_map(|fields| fields.values_mut()) {
+                *value = redactor.known_in_value(value);
+            }
+        }
+        _ => {}
+    }
+    message
 }

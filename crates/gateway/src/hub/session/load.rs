@@ -156,7 +156,8 @@ impl Session {
         match self.interrupt().await {
             Err(End::Store(error)) => Err(error),
             Err(End::Fenced) => Err(StoreError::Fenced),
-            Ok(()) | Err(End::Idle | End::Deleted) => Ok(()),
+            // Nothing that needs the secrets is broadcast here.
+            Ok(()) | Err(End::Idle | End::Deleted | End::Secrets) => Ok(()),
         }
     }
 }
