@@ -132,13 +132,18 @@ async fn a_request_that_takes_long_does_not_hold_others_of_the_session() {
         "refs"
     }));
     let address = serve(forge).await.to_string();
-    let live = Live::with(Setup::sqlite().set("EGRESS_ALLOWED_HOSTS", &address)).await;
+    let setup =
+        Setup::sqlite().set("EGRESS_ALLOWED_HOSTS", &address).set("CONNECTOR_ALLOWED_HOSTS", &address);
+    let live = Live::with(setup).await;
     let token = session_on(&live, &[&format!("http://{address}/ada/app")]).await;
     let repository = format!("http/{address}/ada/app");
     let slow = live.gateway.url(&format!("/git/{repository}/git-upload-pack"));
-    let slow = crate::harness::client().post(slow).bearer_auth(&token).body("0000").send();
+    let mut slow = Box::pin(crate::harness::client().post(slow).bearer_auth(&token).body("0000").send());
+    tokio::select! {
+        () = arrived.notified() => {}
+        early = within(&mut slow) => panic!("{}", early.unwrap().text().await.unwrap()),
+    }
     let others = async {
-        within(arrived.notified()).await;
         let answer = refs(&live, Some(&token), &repository).await;
         go_on.notify_one();
         answer

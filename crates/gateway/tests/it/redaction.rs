@@ -178,7 +178,8 @@ async fn what_an_agents_tools_do_shows_no_secret_of_its_session(on: On) {
     let live = Live::start(on).await;
     let (own, other) = (live.session().await, live.session().await);
     let secret = |session: &str, value: &str| {
-        let (scope, pair) = (Scope::Session(id(session)), [("NAME".to_owned(), SecretString::from(value))]);
+        let pair = [(value.to_uppercase().replace('-', "_"), SecretString::from(value))];
+        let scope = Scope::Session(id(session));
         let (app, org) = (live.app.clone(), live.ada.org);
         async move { app.vault.put(org, scope, SecretPurpose::Env, &pair, None).await.unwrap() }
     };
