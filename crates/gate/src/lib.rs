@@ -108,8 +108,6 @@ pub struct Gate {
     checkpoints: Checkpoints,
     calls: Calls,
     refusals: Refusals,
-    /// The runs of the current turns of this instance's sessions.
-    turns: Mutex<HashMap<SessionId, String>>,
     /// Cancelled when the gateway stops. From then on, recording an outcome is not retried.
     closing: CancellationToken,
 }
@@ -126,6 +124,8 @@ struct Calls {
     /// Those that it executes now.
     in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
     recent: RecentResults,
+    /// The runs of the current turns of this instance's sessions.
+    turns: Mutex<HashMap<SessionId, String>>,
     /// Tells whoever listens that a call waits for approval.
     waiting: broadcast::Sender<(OrgId, InvocationId)>,
 }
@@ -193,10 +193,10 @@ impl OpenGate {
             calls: Calls {
                 in_flight: Mutex::default(),
                 recent: RecentResults::new(),
+                turns: Mutex::default(),
                 waiting: broadcast::Sender::new(TOLD_WAITING),
             },
             refusals: Refusals::new(&self.clock, self.calls_per_minute),
-            turns: Mutex::default(),
             closing,
             clock: self.clock,
         }

@@ -77,7 +77,7 @@ pub fn key_agent(key: ApiKeyId) -> (Claim, &'static str) {
 impl Gate {
     /// The run of a session's current turn.
     pub fn turn_of(&self, session: SessionId) -> Option<String> {
-        self.turns.lock().get(&session).cloned()
+        self.calls.turns.lock().get(&session).cloned()
     }
 
     /// Starts the run of a turn, or continues one that an earlier owner of the session started. The session's calls
@@ -106,7 +106,7 @@ impl Gate {
             Err(RunRefusal::Store(error)) => return Err(error),
             Err(RunRefusal::ParentInactive | RunRefusal::NotActive) => return Ok(()),
         }
-        self.turns.lock().insert(record.id, run_id);
+        self.calls.turns.lock().insert(record.id, run_id);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Gate {
         prompt: &str,
         status: RunStatus,
     ) -> Result<(), StoreError> {
-        self.turns.lock().remove(&record.id);
+        self.calls.turns.lock().remove(&record.id);
         let Some(run) = self.store.run(record.org_id, &turn_run(prompt)).await? else { return Ok(()) };
         match self.finish_run(&run, &agent(record.id), status, status.as_str()).await {
             Err(RunRefusal::Store(error)) => Err(error),

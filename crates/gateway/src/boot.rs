@@ -49,7 +49,7 @@ use crate::sources::{
 };
 use crate::sweep::{SweepServices, keep_sweeping};
 use crate::telemetry;
-use crate::vault::{KnownSecrets, Vault, VaultError};
+use crate::vault::{Vault, VaultError};
 
 /// How long closing the database may take. A server that is gone must not delay our own exit; a database file only has
 /// to be written.
@@ -134,13 +134,11 @@ impl Gateway {
         let gate = OpenGate::open(&settings, &store, &clock, &rng, names).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let (shares, space) = (Shares::new(&config, &clock), Space::of(&config.data_dir));
-        let known_secrets = KnownSecrets::new(vault.clone(), clock.clone());
         let parts = Parts {
             store,
             clock,
             rng,
             vault,
-            known_secrets,
             networks,
             outbound: Arc::default(),
             closing: CancellationToken::new(),
@@ -155,9 +153,9 @@ impl Gateway {
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
             let sessions = sessions(&parts, &hubs, admission, (&git, &runtime), &instance);
             let Parts { store, clock, rng, vault, closing, .. } = parts;
-            let calls_per_minute = config.calls_per_minute;
             let automations = Arc::new(Automations::new(store.clone(), clock.clone(), rng.clone()));
             App {
+                actions: Actions::new(&git, sources, hubs.clone(), config.calls_per_minute),
                 config,
                 public_url,
                 origins,
@@ -168,7 +166,6 @@ impl Gateway {
                 issuer,
                 service_secret,
                 instance,
-                actions: Actions::new(&git, sources, hubs.clone(), calls_per_minute),
                 hubs,
                 sessions: Arc::new(sessions),
                 automations,
@@ -269,7 +266,6 @@ struct Parts {
     clock: Clock,
     rng: Rng,
     vault: Vault,
-    known_secrets: KnownSecrets,
     networks: Arc<Networks>,
     outbound: Arc<Outbound>,
     closing: CancellationToken,
@@ -283,7 +279,7 @@ fn connect(
     config: &Config,
     (parts, connectors, databases): (&Parts, &Arc<Connectors>, &Arc<Databases>),
 ) -> (Arc<GitService>, Arc<Registry>) {
-    let Parts { store, clock, rng, vault, known_secrets, networks, outbound, closing } = parts;
+    let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
     let mut sources = Arc::default();
     let git = Arc::new_cyclic(|git: &Weak<GitService>| {
         sources = Arc::new(registry(app, git, config, (parts, connectors, databases)));
@@ -295,11 +291,7 @@ fn connect(
             vault: vault.clone(),
             networks: networks.clone(),
             outbound: outbound.clone(),
-            gate: Arc::new(gate.with_sources(
-                sources.clone(),
-                Arc::new(known_secrets.clone()),
-                closing.clone(),
-            )),
+            gate: Arc::new(gate.with_sources(sources.clone(), Arc::new(vault.clone()), closing.clone())),
             push_slots: PushSlots::default(),
             push_grants: PushGrants::default(),
             reads: ForgeReads::default(),
@@ -386,7 +378,7 @@ fn hubs(
 ) -> Hubs {
     let services = HubServices {
         store: parts.store.clone(),
-        known_secrets: parts.known_secrets.clone(),
+        vault: parts.vault.clone(),
         clock: parts.clock.clone(),
         rng: parts.rng.clone(),
         gate: git.gate.clone(),

@@ -8,7 +8,6 @@ mod known_secrets;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
@@ -26,7 +25,7 @@ use serde_json::Value;
 use store::{NewEvent, NewSecret, Scope, Sealed, SealedSecret, Store, StoreError};
 
 use crate::keyring::{Keyring, KeyringError, key_id};
-pub(crate) use known_secrets::KnownSecrets;
+use known_secrets::KnownSecrets;
 
 /// The maximum lengths of a secret's name and value.
 pub const MAX_NAME: usize = 200;
@@ -40,8 +39,7 @@ pub struct Vault {
     rng: Rng,
     keys: Arc<RwLock<Vec<VaultKey>>>,
     file: Option<PathBuf>,
-    /// How often values were stored, by this process.
-    writes: Arc<AtomicU64>,
+    known: Arc<KnownSecrets>,
 }
 
 /// What a sandbox may be given of the vault. There is no variant for platform secrets.
@@ -99,7 +97,7 @@ impl Vault {
     pub fn new(store: Store, keyring: &Keyring, clock: Clock, rng: Rng) -> Result<Self, VaultError> {
         let keys = std::iter::once(&keyring.vault).chain(&keyring.old_vault).map(VaultKey::new);
         let keys = Arc::new(RwLock::new(keys.collect::<Result<_, _>>()?));
-        Ok(Self { store, clock, rng, keys, file: keyring.file.clone(), writes: Arc::default() })
+        Ok(Self { store, clock, rng, keys, file: keyring.file.clone(), known: Arc::default() })
     }
 
     /// Fails if the database has values encrypted with a key that is missing here. Without this check, the gateway
@@ -166,7 +164,7 @@ impl Vault {
             let all = pairs.iter().map(seal).collect::<Result<Vec<_>, VaultError>>()?;
             let store = if created.is_none() { self.store.clone() } else { self.store.unrecorded() };
             let made = store.put_secrets(all).await?;
-            self.writes.fetch_add(1, Ordering::Release);
+            self.known.forget();
             let created = *created.get_or_insert(made);
             // A rotation that ended in between has not re-encrypted these values, and deletes the key that encrypts
             // them. So write them again.
@@ -219,11 +217,6 @@ impl Vault {
             Ok(OpenSecret { scope: found.scope, key: found.key, value })
         };
         sealed.into_iter().filter(|found| wanted(found)).map(open).collect()
-    }
-
-    /// How often this process has stored values.
-    pub(crate) fn writes(&self) -> u64 {
-        self.writes.load(Ordering::Acquire)
     }
 
     /// Decrypts a secret of an organization, to look for its value.

@@ -10,11 +10,11 @@ use store::Store;
 use crate::admission::Admission;
 use crate::config::QuestionTimes;
 use crate::runtime::{Repositories, Runtime};
-use crate::vault::KnownSecrets;
+use crate::vault::Vault;
 
 pub(crate) struct HubServices {
     pub(crate) store: Store,
-    pub(crate) known_secrets: KnownSecrets,
+    pub(crate) vault: Vault,
     pub(crate) clock: Clock,
     pub(crate) rng: Rng,
     pub(crate) gate: Arc<Gate>,

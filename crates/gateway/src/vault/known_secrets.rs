@@ -2,9 +2,9 @@
 //! broadcast or returned. The gate has one by the trait [`gate::Secrets`], which also encrypts the calls that wait.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clock::Clock;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{SecretsUnread, ToolScope};
@@ -25,6 +25,8 @@ const CHECKED: Duration = Duration::from_secs(1);
 const MAX_BYTES: i64 = 128 * 1024;
 /// The maximum memory of all redactors. Those used longest ago are dropped first.
 const MAX_MEMORY: usize = 128 * 1024 * 1024;
+/// The maximum number of owners whose redactors are kept.
+const MAX_OWNERS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(10_000).unwrap();
 /// Shorter values are in ordinary texts by chance.
 const MIN_BYTES: usize = 6;
 /// The same for values that nothing calls a secret.
@@ -34,12 +36,17 @@ const MIN_UNNAMED_BYTES: usize = 8;
 type Owner = (OrgId, Option<SessionId>);
 type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
 
-/// Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct KnownSecrets {
-    vault: Vault,
-    clock: Clock,
-    slots: Arc<Mutex<LruCache<Owner, (Slot, usize)>>>,
+/// The redactors that were used lately.
+pub(super) struct KnownSecrets {
+    slots: Mutex<LruCache<Owner, (Slot, usize)>>,
+    /// How often this process has stored values.
+    writes: AtomicU64,
+}
+
+impl Default for KnownSecrets {
+    fn default() -> Self {
+        Self { slots: Mutex::new(LruCache::new(MAX_OWNERS)), writes: AtomicU64::new(0) }
+    }
 }
 
 /// What was known of an owner at a time.
@@ -51,10 +58,26 @@ struct Known {
 }
 
 impl KnownSecrets {
-    pub(crate) fn new(vault: Vault, clock: Clock) -> Self {
-        Self { vault, clock, slots: Arc::new(Mutex::new(LruCache::unbounded())) }
+    /// Makes the next call of each owner ask the database, because this process has stored values.
+    pub(super) fn forget(&self) {
+        self.writes.fetch_add(1, Ordering::Release);
     }
 
+    /// Notes what the redactor of an owner takes, and drops others if all take too much.
+    fn account(&self, owner: Owner, bytes: usize) {
+        let mut slots = self.slots.lock();
+        if let Some((_, taken)) = slots.get_mut(&owner) {
+            *taken = bytes;
+        }
+        let taken =
+            |slots: &LruCache<_, (Slot, usize)>| slots.iter().map(|(_, (_, bytes))| *bytes).sum::<usize>();
+        while slots.len() > 1 && taken(&slots) > MAX_MEMORY {
+            slots.pop_lru();
+        }
+    }
+}
+
+impl Vault {
     /// The redactor of everything that a scope must not show.
     pub(crate) async fn redactor(&self, scope: ToolScope) -> Result<Redactor, SecretsUnread> {
         let of_org = self.redactor_of((scope.org, None)).await?;
@@ -65,15 +88,15 @@ impl KnownSecrets {
     }
 
     async fn redactor_of(&self, owner: Owner) -> Result<Redactor, SecretsUnread> {
-        let slot = self.slots.lock().get_or_insert_mut(owner, Default::default).0.clone();
+        let slot = self.known.slots.lock().get_or_insert_mut(owner, Default::default).0.clone();
         let mut slot = slot.lock().await;
         // Read before the database is, so that a write in between is noticed by the next call.
-        let (now, writes) = (self.clock.elapsed(), self.vault.writes());
+        let (now, writes) = (self.clock.elapsed(), self.known.writes.load(Ordering::Acquire));
         let fresh = |known: &&Known| known.writes == writes && now < known.checked_at + CHECKED;
         if let Some(known) = slot.as_ref().filter(fresh) {
             return Ok(known.redactor.clone());
         }
-        let mark = self.vault.store.secrets_mark(owner.0, owner.1).await.map_err(unread)?;
+        let mark = self.store.secrets_mark(owner.0, owner.1).await.map_err(unread)?;
         let redactor = match slot.take() {
             Some(known) if known.mark == mark => known.redactor,
             _ => self.build(owner, &mark).await?,
@@ -84,14 +107,14 @@ impl KnownSecrets {
 
     async fn build(&self, owner: Owner, mark: &SecretsMark) -> Result<Redactor, SecretsUnread> {
         let (org, session) = owner;
-        let sealed = self.vault.store.shortest_secrets(org, session, MAX_BYTES).await.map_err(unread)?;
+        let sealed = self.store.shortest_secrets(org, session, MAX_BYTES).await.map_err(unread)?;
         if i64::try_from(sealed.len()).is_ok_and(|opened| opened < mark.0) {
             let (found, searched) = (mark.0, sealed.len());
             tracing::warn!(%org, found, searched, "an organization's secrets are too large to look for all of them");
         }
         let mut values = Vec::new();
         for secret in &sealed {
-            match self.vault.open_sealed(org, secret) {
+            match self.open_sealed(org, secret) {
                 Ok(value) => values.extend(values_of(secret.purpose, &secret.key, &value)),
                 // What cannot be decrypted cannot be used, so it cannot come back either.
                 Err(error) => {
@@ -104,38 +127,23 @@ impl KnownSecrets {
             Redactor::new(values.iter().map(SecretString::expose_secret)).map_err(unread)
         });
         let redactor = built.await.map_err(unread)??;
-        self.account(owner, redactor.memory());
+        self.known.account(owner, redactor.memory());
         Ok(redactor)
-    }
-
-    /// Notes what the redactor of an owner takes, and drops others if all take too much.
-    fn account(&self, owner: Owner, bytes: usize) {
-        let mut slots = self.slots.lock();
-        if let Some((_, taken)) = slots.get_mut(&owner) {
-            *taken = bytes;
-        }
-        // A slot itself takes about a kilobyte.
-        let taken = |slots: &LruCache<_, (Slot, usize)>| {
-            slots.iter().map(|(_, (_, bytes))| bytes + 1024).sum::<usize>()
-        };
-        while slots.len() > 1 && taken(&slots) > MAX_MEMORY {
-            slots.pop_lru();
-        }
     }
 }
 
-impl gate::Secrets for KnownSecrets {
+impl gate::Secrets for Vault {
     fn redactor(&self, scope: ToolScope) -> BoxFuture<'_, Result<Redactor, SecretsUnread>> {
         Self::redactor(self, scope).boxed()
     }
 
     fn seal(&self, org: OrgId, id: InvocationId, request: &str) -> Option<Value> {
-        let sealed = self.vault.seal_request(org, id, request);
+        let sealed = self.seal_request(org, id, request);
         sealed.inspect_err(|error| tracing::error!(%error, "a call that waits cannot be encrypted")).ok()
     }
 
     fn unseal(&self, org: OrgId, id: InvocationId, sealed: &Value) -> Option<SecretString> {
-        let request = self.vault.unseal_request(org, id, sealed);
+        let request = self.unseal_request(org, id, sealed);
         request.inspect_err(|error| tracing::warn!(%error, "a call that waits cannot be decrypted")).ok()
     }
 }

@@ -71,7 +71,7 @@ impl Session {
             return Ok(messages);
         }
         let scope = ToolScope { org: self.record.org_id, session: Some(self.record.id) };
-        let redactor = self.services.known_secrets.redactor(scope).await.map_err(|error| {
+        let redactor = self.services.vault.redactor(scope).await.map_err(|error| {
             tracing::error!(session = %self.record.id, %error, "what the agent's tools do cannot be shown");
             End::Secrets
         })?;
