@@ -45,7 +45,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     ledger::check(bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
     // Without this, a list of the fields' values in their order would pass as the object.
     if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(ApiError::misshapen("The body must be an object".to_owned()));
+        return Err(ApiError::wrong_shape("The body must be an object".to_owned()));
     }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| shape_error(&error))
