@@ -42,7 +42,7 @@ async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, 
         TokenCommand::Sandbox { session } => {
             let session = context.session(&store, &session).await?;
             let token = Credential::new(CredentialKind::Sandbox, &context.rng);
-            let new = NewSandboxToken { token_hash: token.hash, session_id: session, at: now };
+            let new = NewSandboxToken { token_hash: token.hash, session_id: session };
             store.create_sandbox_token(new).await?;
             Ok(token.text)
         }

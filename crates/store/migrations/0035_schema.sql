@@ -52,7 +52,6 @@ CREATE TABLE login_codes (
     code_hash BYTEA PRIMARY KEY,
     org_id UUID NOT NULL,
     user_id UUID NOT NULL,
-    created_at TIMESTAMPTZ NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
     used_at TIMESTAMPTZ,
     FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
@@ -285,7 +284,6 @@ CREATE TABLE tickets (
     -- socket that it opened, end with it.
     key_hash BYTEA,
     login_hash BYTEA,
-    created_at TIMESTAMPTZ NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
     used_at TIMESTAMPTZ,
     revoked_at TIMESTAMPTZ,
@@ -296,16 +294,13 @@ CREATE INDEX tickets_by_member ON tickets (org_id, user_id);
 CREATE INDEX tickets_by_session ON tickets (session_id);
 CREATE INDEX tickets_by_expiry ON tickets (org_id, expires_at);
 
--- The token of a pooled sandbox has no session, and so no access, until a session takes the sandbox.
+-- The token of a pooled sandbox has no row, and so no access, until a session takes the sandbox.
 CREATE TABLE sandbox_tokens (
     token_hash BYTEA PRIMARY KEY,
-    org_id UUID,
-    session_id UUID,
-    generation BIGINT,
-    created_at TIMESTAMPTZ NOT NULL,
-    revoked_at TIMESTAMPTZ,
-    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
-    CHECK ((session_id IS NULL) = (org_id IS NULL) AND (session_id IS NULL) = (generation IS NULL))
+    org_id UUID NOT NULL,
+    session_id UUID NOT NULL,
+    generation BIGINT NOT NULL,
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE
 );
 CREATE INDEX sandbox_tokens_by_session ON sandbox_tokens (session_id);
 

@@ -57,7 +57,7 @@ macro_rules! by_token {
     ($hash:literal) => {
         sessions!(concat!(
             "JOIN sandbox_tokens t ON t.session_id = s.id AND t.generation = s.sandbox_generation
-            WHERE t.revoked_at IS NULL AND s.ended_at IS NULL AND t.token_hash = ",
+            WHERE s.ended_at IS NULL AND t.token_hash = ",
             $hash
         ))
     };

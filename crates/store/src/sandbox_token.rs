@@ -1,6 +1,5 @@
 //! Sandbox tokens: each belongs to a session and one generation of its sandbox, and expires with that generation.
 
-use chrono::{DateTime, Utc};
 use proto::SessionId;
 
 use crate::db::{read, write};
@@ -10,17 +9,15 @@ use crate::{Store, StoreError, TokenHash};
 pub struct NewSandboxToken {
     pub token_hash: TokenHash,
     pub session_id: SessionId,
-    pub at: DateTime<Utc>,
 }
 
 impl Store {
     pub async fn create_sandbox_token(&self, new: NewSandboxToken) -> Result<(), StoreError> {
-        const SQL: &str =
-            "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation, created_at)
-            SELECT $1, org_id, id, sandbox_generation, $3 FROM sessions WHERE id = $2 AND ended_at IS NULL";
+        const SQL: &str = "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation)
+            SELECT $1, org_id, id, sandbox_generation FROM sessions WHERE id = $2 AND ended_at IS NULL";
         let (hash, session) = (new.token_hash.to_vec(), new.session_id.uuid());
         write!(self, Disk, tx => {
-            let done = sqlx::query(SQL).bind(hash).bind(session).bind(new.at).execute(&mut *tx).await?;
+            let done = sqlx::query(SQL).bind(hash).bind(session).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this live session")) } else { Ok(()) }
         })
     }

@@ -58,15 +58,15 @@ impl Store {
     pub async fn create_ticket(&self, ticket: NewTicket) -> Result<(), StoreError> {
         const PURGE: &str = "DELETE FROM tickets WHERE org_id = $1 AND expires_at < $2";
         const SQL: &str = "INSERT INTO tickets
-            (id, org_id, session_id, user_id, kind, token_hash, created_at, expires_at, key_hash, login_hash)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+            (id, org_id, session_id, user_id, kind, token_hash, expires_at, key_hash, login_hash)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let Standing { org_id, user_id, credential } = ticket.standing;
         write!(self, Disk, tx => {
             sqlx::query(PURGE).bind(org_id.uuid()).bind(long_before(ticket.at)).execute(&mut *tx).await?;
             sqlx::query(SQL)
                 .bind(ticket.id.uuid()).bind(org_id.uuid()).bind(ticket.session_id.uuid())
                 .bind(user_id.uuid()).bind(ticket.kind.as_str()).bind(ticket.token_hash.to_vec())
-                .bind(ticket.at).bind(ticket.expires_at)
+                .bind(ticket.expires_at)
                 .bind(credential.key_hash()).bind(credential.login_hash())
                 .execute(&mut *tx).await?;
             Ok(())

@@ -259,7 +259,7 @@ impl Launch {
 
     /// Binds a token to this session, for as long as the session has its current sandbox.
     async fn bind(&self, token_hash: TokenHash) -> Result<(), LaunchError> {
-        let new = NewSandboxToken { token_hash, session_id: self.record.id, at: self.runtime.clock.now() };
+        let new = NewSandboxToken { token_hash, session_id: self.record.id };
         Ok(self.runtime.store.create_sandbox_token(new).await?)
     }
 

@@ -88,7 +88,7 @@ pub(crate) async fn session(app: &AppState, org: OrgId) -> SessionId {
 
 pub(crate) async fn sandbox_token(app: &AppState, session: SessionId) -> String {
     let token = Credential::new(CredentialKind::Sandbox, &Rng::system());
-    let new = NewSandboxToken { token_hash: token.hash, session_id: session, at: app.clock.now() };
+    let new = NewSandboxToken { token_hash: token.hash, session_id: session };
     app.store.create_sandbox_token(new).await.unwrap();
     token.text.expose_secret().to_owned()
 }

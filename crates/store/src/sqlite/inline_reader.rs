@@ -231,7 +231,7 @@ mod tests {
             ..NewSession::new(session, org, SessionType::Setup, "local", at)
         };
         store.create_session(new).await.unwrap();
-        let token = NewSandboxToken { token_hash: [7; 32], session_id: session, at };
+        let token = NewSandboxToken { token_hash: [7; 32], session_id: session };
         store.create_sandbox_token(token).await.unwrap();
         let run = NewRun {
             org_id: org,

@@ -32,11 +32,10 @@ const WITHOUT_ORG: [(&str, &str); 7] = [
     ("users", "a user may belong to several"),
 ];
 /// Tables where the column is nullable, and why.
-const ORG_MAY_BE_NULL: [(&str, &str); 4] = [
+const ORG_MAY_BE_NULL: [(&str, &str); 3] = [
     ("device_logins", "a device belongs to nobody until a member approves it"),
     ("ledger_events", "the system's own chain belongs to none"),
     ("ledger_heads", "the system's own chain belongs to none"),
-    ("sandbox_tokens", "a pooled sandbox belongs to none until a session takes it"),
 ];
 
 #[tokio::test]

@@ -27,7 +27,7 @@ async fn every_sandbox_gets_its_own_generation(b: &Backend) {
 }
 
 fn token(session_id: SessionId, number: u8) -> NewSandboxToken {
-    NewSandboxToken { token_hash: hash(number), session_id, at: at(0) }
+    NewSandboxToken { token_hash: hash(number), session_id }
 }
 
 async fn a_sandbox_token_dies_when_the_generation_rises(b: &Backend) {
