@@ -19,6 +19,9 @@ pub enum Part {
     SafetyRules,
 }
 
+/// The guide to actions, a file in the agent's workspace.
+pub const ACTIONS_GUIDE: &str = include_str!("instructions/actions_guide.md");
+
 impl Part {
     pub const fn text(self) -> &'static str {
         match self {

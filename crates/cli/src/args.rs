@@ -9,8 +9,10 @@ mod databases;
 mod gateway;
 mod integrations;
 mod login;
+mod notifications;
 mod orgs;
 mod policy;
+mod preferences;
 mod questions;
 mod session;
 mod usage;
@@ -38,10 +40,12 @@ pub(crate) use databases::{DatabasesCommand, OneDatabase, SettingsArgs, TargetAr
 pub(crate) use gateway::{GatewayArgs, web_url};
 pub(crate) use integrations::{IntegrationsArgs, IntegrationsCommand};
 pub(crate) use login::{ApproveArgs, ContextCommand, LOCAL, LoginArgs};
+pub(crate) use notifications::{NotificationsArgs, NotificationsCommand};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{
     ExplainArgs, GrantArgs, GrantsCommand, OverrideCommand, PolicyCommand, RiskArg, WriteArg,
 };
+pub(crate) use preferences::{PreferencesArgs, PreferencesCommand, WhichActions};
 pub(crate) use questions::{InboxArgs, QuestionsArgs, QuestionsCommand};
 pub(crate) use session::{DiffArgs, ExecArgs, LogsArgs, NewArgs, SessionArgs, SessionCommand};
 pub(crate) use usage::UsageArgs;
@@ -85,6 +89,10 @@ pub(crate) enum Command {
     Configurations(ConfigurationsArgs),
     /// Connect vendors such as Linear and Slack, whose actions agents can use
     Integrations(IntegrationsArgs),
+    /// Set the webhook that is told when something waits for a person
+    Notifications(NotificationsArgs),
+    /// Disable actions in the sessions that you create
+    Preferences(PreferencesArgs),
     /// Manage automations: agents that start by hand, by a webhook or by a schedule
     Automations(AutomationsArgs),
     /// List, cancel, repeat, assign and settle runs of automations

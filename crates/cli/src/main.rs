@@ -27,9 +27,11 @@ mod inbox;
 mod inside;
 mod integrations;
 mod keys;
+mod notifications;
 mod operator;
 mod orgs;
 mod policy;
+mod preferences;
 mod questions;
 mod repos;
 mod runs;
@@ -117,6 +119,8 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Connectors(command) => connectors::run(context, command).await,
         Command::Databases(command) => databases::run(context, command).await,
         Command::Integrations(args) => integrations::run(context, args).await,
+        Command::Notifications(args) => notifications::run(context, args).await,
+        Command::Preferences(args) => preferences::run(context, args).await,
         Command::Configurations(args) => configurations::run(context, args).await,
         Command::Automations(args) => automations::run(context, args).await,
         Command::Runs(args) => runs::run(context, args).await,

@@ -6,6 +6,7 @@
 
 mod actions;
 mod automations;
+mod changes;
 mod client;
 mod connectors;
 mod databases;
@@ -13,10 +14,13 @@ mod environment;
 mod error;
 mod identity;
 mod integrations;
+mod notifications;
+mod preferences;
 mod sandbox;
 mod stream;
 mod workspaces;
 
+pub use changes::{ChangeEvent, ChangeStream};
 pub use client::Client;
 pub use error::Error;
 pub use sandbox::{Download, ExecOutput};

@@ -105,6 +105,7 @@ acts! {
     RunAutomation: "run an automation; cancel, repeat, assign and settle its runs" [Yes Yes Yes No No]
     ManageRoles: "change roles, add or remove admins and owners" [No No Owner No No]
     ManageOwnKeys: "make, list and revoke own API keys, let a device log in" [Yes Yes Yes No No]
+    ChangeOwnPreferences: "see and change own preferences" [Yes Yes Yes No No]
     ManageOthersKeys: "list and revoke other people's API keys" [No No Yes No No]
 }
 

@@ -15,6 +15,7 @@ use url::Url;
 
 use crate::actions::Actions;
 use crate::automations::Automations;
+use crate::changes::Changes;
 use crate::config::{Config, Origin};
 use crate::connectors::Connectors;
 use crate::data_dir::Space;
@@ -24,6 +25,7 @@ use crate::git::GitService;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::{Llm, ModelWork, Spending};
+use crate::notifications::Notifications;
 use crate::runtime::Runtime;
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
@@ -51,6 +53,10 @@ pub struct App {
     pub sessions: Arc<SessionServices>,
     pub automations: Arc<Automations>,
     pub actions: Actions,
+    /// Tells organizations' webhooks what waits for a person.
+    pub notifications: Arc<Notifications>,
+    /// Tells clients what has changed.
+    pub changes: Arc<Changes>,
     pub connectors: Arc<Connectors>,
     pub databases: Arc<Databases>,
     /// Checks whether the data directory has space left.

@@ -16,7 +16,7 @@ pub(crate) use firing::FireError;
 pub(crate) use runner::{Runner, keep_running};
 pub(crate) use schedule::Schedule;
 pub(crate) use scheduler::keep_scheduling;
-pub(crate) use signature::{Delivery, Rejection, verify};
+pub(crate) use signature::{Delivery, GENERIC as SIGNATURE, Rejection, sign, verify};
 
 /// How many webhooks of an organization are accepted.
 const HOOKS: RateLimits = RateLimits {

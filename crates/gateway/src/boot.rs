@@ -1,5 +1,7 @@
 //! Assembles the gateway, in the order in which a failure costs least: nothing is created before the port is bound.
 
+mod session_sandboxes;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -7,13 +9,10 @@ use std::time::Duration;
 
 use agent::AgentType;
 use clock::{Clock, Rng};
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
-use gate::{Gate, GateError, OpenGate, Permit, follow_lock, keep_gate};
+use gate::{Gate, GateError, OpenGate, follow_lock, keep_gate};
 use opencode::OpenCode;
-use proto::SessionId;
 use secrecy::ExposeSecret as _;
-use store::{InstanceLock, Member, OpenTranscript, Store, StoreError};
+use store::{InstanceLock, Member, Store, StoreError};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +22,7 @@ use crate::actions::Actions;
 use crate::admission::Admission;
 use crate::app::{App, AppState};
 use crate::automations::{Automations, Runner, keep_running, keep_scheduling};
+use crate::changes::Changes;
 use crate::config::{Config, Database, Origin};
 use crate::connectors::Connectors;
 use crate::data_dir::{DataDir, DataDirError, Space};
@@ -35,21 +35,23 @@ use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError, ModelWork, Spending};
+use crate::notifications::{Notifications, Webhook, keep_notifying};
 use crate::outbound::Outbound;
 use crate::runtime::{
-    ConnectedSandbox, Insecure, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError,
-    Saved, SnapshotError, keep_environments, keep_pool,
+    Insecure, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, keep_environments,
+    keep_pool,
 };
 use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
     ConnectorSource, DatabaseTools, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations,
-    LiveSandboxes, PlatformSource, Registry, ServicesSource, UPLOADS, agent_files,
+    PlatformSource, Registry, ServicesSource, Source, UPLOADS, agent_files,
 };
 use crate::sweep::{SweepServices, keep_sweeping};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
+use session_sandboxes::SessionSandboxes;
 
 /// How long closing the database may take. A server that is gone must not delay our own exit; a database file only has
 /// to be written.
@@ -121,8 +123,6 @@ impl Gateway {
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
         vault.check_keys().await?;
         let sandboxes = Sandboxes::open(&config, insecure, &rng)?;
-        let networks =
-            Networks::start(store.clone(), config.egress_allowed_hosts.clone(), clock.clone(), rng.clone());
         let pool = Pool::of(&config.sandboxes);
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
@@ -134,28 +134,21 @@ impl Gateway {
         let gate = OpenGate::open(&settings, &store, &clock, &rng, names).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let (shares, space) = (Shares::new(&config, &clock), Space::of(&config.data_dir));
-        let parts = Parts {
-            store,
-            clock,
-            rng,
-            vault,
-            networks,
-            outbound: Arc::default(),
-            closing: CancellationToken::new(),
-        };
+        let parts = Parts::new(&config, (store, clock, rng), vault);
         let connectors = Arc::new(connectors(&config, &parts));
         let databases = Arc::new(Databases::new(parts.vault.clone(), &config));
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let (git, sources) = connect(app, gate, &config, (&parts, &connectors, &databases));
             let runtime = runtime(app, (&config, &parts), (&git.gate, &llm), (sandboxes, pool, agent_type));
-            let (store, clock) = (parts.store.clone(), parts.clock.clone());
-            let admission = Arc::new(Admission::new(store, clock, llm.clone(), &config));
+            let admission = admission(&config, &parts, &llm);
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
             let sessions = sessions(&parts, &hubs, admission, (&git, &runtime), &instance);
+            let notifications = Arc::new(notifications(&config, &parts, &public_url));
             let Parts { store, clock, rng, vault, closing, .. } = parts;
-            let automations = Arc::new(Automations::new(store.clone(), clock.clone(), rng.clone()));
             App {
                 actions: Actions::new(&git, sources, hubs.clone(), config.calls_per_minute),
+                automations: Arc::new(Automations::new(store.clone(), clock.clone(), rng.clone())),
+                changes: Arc::new(Changes::new(store.clone(), clock.clone(), closing.clone())),
                 config,
                 public_url,
                 origins,
@@ -168,9 +161,9 @@ impl Gateway {
                 instance,
                 hubs,
                 sessions: Arc::new(sessions),
-                automations,
                 connectors: connectors.clone(),
                 databases: databases.clone(),
+                notifications,
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
@@ -220,6 +213,8 @@ impl Gateway {
         let schedules = tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.closing.clone()));
         let runner = Arc::new(Runner::new(self.app.automations.clone(), self.app.sessions.clone()));
         let runs = tokio::spawn(keep_running(runner, self.app.closing.clone()));
+        let notifications =
+            tokio::spawn(keep_notifying(self.app.notifications.clone(), self.app.closing.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         self.app.closing.cancel();
         // Agents reach the model from inside their sandboxes, over connections that the server's drain does not wait
@@ -232,6 +227,7 @@ impl Gateway {
         let _ = tokio::time::timeout(CLOSING_SERVER, credentials).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, schedules).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, runs).await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, notifications).await;
         // The sweep stops by itself. Aborting it while it connects to the database would leak that connection.
         if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {
             sweep.abort();
@@ -271,6 +267,21 @@ struct Parts {
     closing: CancellationToken,
 }
 
+impl Parts {
+    fn new(config: &Config, (store, clock, rng): (Store, Clock, Rng), vault: Vault) -> Self {
+        let allowed = config.egress_allowed_hosts.clone();
+        Self {
+            networks: Networks::start(store.clone(), allowed, clock.clone(), rng.clone()),
+            store,
+            clock,
+            rng,
+            vault,
+            outbound: Arc::default(),
+            closing: CancellationToken::new(),
+        }
+    }
+}
+
 /// Connects git and the gate with its tools. The gate calls tools, and tools call git and live sessions, which call the
 /// gate; the references back are weak.
 fn connect(
@@ -307,6 +318,18 @@ fn connectors(config: &Config, parts: &Parts) -> Connectors {
     Connectors::new(vault.clone(), outbound.clone(), config.allowed_hosts.clone(), clock.clone())
 }
 
+/// What tells organizations that something waits for a person.
+fn notifications(config: &Config, parts: &Parts, public_url: &Url) -> Notifications {
+    let Parts { store, clock, vault, outbound, .. } = parts;
+    let webhook = Webhook {
+        vault: vault.clone(),
+        clock: clock.clone(),
+        outbound: outbound.clone(),
+        allowed_hosts: config.allowed_hosts.clone(),
+    };
+    Notifications::new(store.clone(), clock.clone(), webhook, public_url.clone())
+}
+
 /// All sources of tools.
 fn registry(
     app: &Weak<App>,
@@ -327,7 +350,7 @@ fn registry(
         outbound: outbound.clone(),
         allowed_hosts: config.allowed_hosts.clone(),
     };
-    Registry::new(vec![
+    let sources: Vec<Box<dyn Source>> = vec![
         Box::new(platform),
         Box::new(ServicesSource(sandboxes)),
         Box::new(GitSource(git.clone())),
@@ -336,7 +359,8 @@ fn registry(
         Box::new(ConnectorSource { store: store.clone(), connectors: connectors.clone() }),
         Box::new(DatabaseTools { store: store.clone(), databases: databases.clone() }),
         Box::new(HttpTools::new(http())),
-    ])
+    ];
+    Registry::new(sources, Some(store.clone()))
 }
 
 /// Builds the runtime. A sandbox reaches the gateway, which holds the runtime, so the reference back is weak.
@@ -366,6 +390,11 @@ fn runtime(
         closing: parts.closing.clone(),
         inward: Inward { router: Box::new(router), agent_files },
     })
+}
+
+/// What decides whether sessions may be created, started and prompted.
+fn admission(config: &Config, parts: &Parts, llm: &Arc<Llm>) -> Arc<Admission> {
+    Arc::new(Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), config))
 }
 
 /// Builds the registry of live sessions.
@@ -424,47 +453,6 @@ fn sweep_services(app: &App) -> SweepServices {
         closing: app.closing.clone(),
     }
 }
-
-/// The sandboxes of live sessions, for tools.
-struct SessionSandboxes(Weak<App>);
-
-impl LiveSandboxes for SessionSandboxes {
-    fn save_snapshot<'a>(
-        &'a self,
-        permit: &'a Permit,
-        session: SessionId,
-    ) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
-        async move {
-            let app = self.0.upgrade().ok_or_else(|| SnapshotError::NotRunning(STOPPING.to_owned()))?;
-            app.hubs.save_snapshot(permit, session).await
-        }
-        .boxed()
-    }
-
-    fn open_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<OpenTranscript, String>> {
-        async move {
-            let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
-            let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
-            hub.open_transcript().await.map_err(|error| error.to_string())
-        }
-        .boxed()
-    }
-
-    fn enter<'a>(
-        &'a self,
-        _: &'a Permit,
-        session: SessionId,
-    ) -> BoxFuture<'a, Result<ConnectedSandbox, String>> {
-        async move {
-            let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
-            let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
-            hub.inside().await.map_err(|error| error.to_string())?
-        }
-        .boxed()
-    }
-}
-
-const STOPPING: &str = "the gateway is stopping";
 
 /// The persistent state of a gateway, and the locks that make this the only gateway that serves it.
 struct Storage {

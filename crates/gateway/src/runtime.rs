@@ -1,6 +1,7 @@
 //! Running agents: sandboxes, the supervisor inside each of them, and the proxy that is their only
 //! route to the network.
 
+mod actions_guide;
 mod agent;
 mod agent_programs;
 pub(crate) mod auto_start;

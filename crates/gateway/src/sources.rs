@@ -31,7 +31,8 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{EXPORT, SourceError, Tool, ToolScope};
-use policy::{Policy, Risk, ToolFacts, full_name};
+use policy::{ModeKey, Policy, Risk, ToolFacts, full_name};
+use store::{Chooser, Store};
 
 pub(crate) use arguments::compile_schema;
 pub(crate) use catalog::{
@@ -87,27 +88,48 @@ pub(crate) trait Source: Send + Sync {
 
 /// All sources of a gateway. If two claim the same name, the one registered first wins. Later ones are not asked, so that
 /// a source that fails does not let another one answer for its tools.
+///
+/// A session does not have the actions that its creator has disabled.
 #[derive(Default)]
-pub(crate) struct Registry(Vec<Box<dyn Source>>);
+pub(crate) struct Registry {
+    sources: Vec<Box<dyn Source>>,
+    /// Where users have disabled actions.
+    preferences: Option<Store>,
+}
 
 impl Registry {
-    pub(crate) fn new(sources: Vec<Box<dyn Source>>) -> Self {
-        Self(sources)
+    pub(crate) fn new(sources: Vec<Box<dyn Source>>, preferences: Option<Store>) -> Self {
+        Self { sources, preferences }
     }
 
     /// Whether any source could have a tool of this name.
     pub(crate) fn claims(&self, policy: &Policy, name: &str) -> bool {
-        self.0.iter().any(|source| source.claims(policy, name))
+        self.sources.iter().any(|source| source.claims(policy, name))
+    }
+
+    /// Whether the creator of a session has disabled this action.
+    async fn is_disabled(&self, scope: ToolScope, key: &ModeKey) -> Result<bool, SourceError> {
+        let (Some(session), Some(store)) = (scope.session, &self.preferences) else { return Ok(false) };
+        let disabled = store.disabled_action(scope.org, Chooser::CreatorOf(session), key.as_str()).await;
+        disabled.map(|disabled| disabled.is_some()).map_err(|error| {
+            tracing::warn!(%error, "the preferences of a user cannot be read");
+            let problem = "the preferences of the session's creator cannot be read".to_owned();
+            SourceError { source_id: key.parts().0.to_owned(), problem }
+        })
     }
 }
 
 impl gate::Sources for Registry {
     fn find<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
         async move {
-            match self.0.iter().find(|source| source.claims(policy, name)) {
-                Some(source) => source.find(policy, scope, name).await,
-                None => Ok(None),
-            }
+            let claiming = self.sources.iter().find(|source| source.claims(policy, name));
+            let Some(source) = claiming else { return Ok(None) };
+            let found = source.find(policy, scope, name).await?;
+            let disabled = match found.as_ref().and_then(|tool| tool.mode_key()) {
+                Some(key) => self.is_disabled(scope, &key).await?,
+                None => false,
+            };
+            Ok(found.filter(|_| !disabled))
         }
         .boxed()
     }
@@ -172,7 +194,7 @@ mod tests {
             - {name: broken.b, method: GET, url: 'http://127.0.0.1/'}\n";
         let policy = Policy::load(policy::Files { tools: Some(tools), ..policy::Files::default() }).unwrap();
         let scope = ToolScope { org: uuid::Uuid::nil().into(), session: None };
-        let registry = Registry::new(vec![Box::new(Broken), Box::new(HttpTools::for_tests())]);
+        let registry = Registry::new(vec![Box::new(Broken), Box::new(HttpTools::for_tests())], None);
         let find = async |name| gate::Sources::find(&registry, &policy, scope, name).await;
         assert!(find("a.b").await.unwrap().is_some());
         assert!(find("a.c").await.unwrap().is_none());

@@ -88,6 +88,10 @@ fn describe_work() {
         "proliferate_checkpoint_age_seconds",
         "Time since the last signed checkpoint of the ledger."
     );
+    metrics::describe_counter!(
+        "proliferate_action_sources_failed_total",
+        "Sources of actions that were missing from a catalog because they could not be asked, by kind."
+    );
     metrics::describe_counter!("proliferate_turns_total", "Turns that ended, by outcome.");
     metrics::describe_counter!("proliferate_gate_verdicts_total", "Decisions of the gate, by verdict.");
     metrics::describe_counter!(

@@ -3,6 +3,7 @@
 mod actions;
 mod automation;
 mod basics;
+mod change;
 mod connector;
 mod contract;
 mod create;
@@ -14,6 +15,8 @@ mod identity;
 mod inbox;
 mod integration;
 mod media;
+mod notification;
+mod preference;
 mod prompt;
 mod question;
 mod sandbox;
@@ -26,7 +29,7 @@ mod workspace;
 pub use actions::{
     ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, Invocation,
     InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
-    SetActionMode,
+    SetActionMode, UnavailableSource,
 };
 pub use automation::{
     AssignRun, AutomationEntry, AutomationList, AutomationRunDetail, AutomationRunEntry, AutomationRunList,
@@ -35,6 +38,7 @@ pub use automation::{
     WebhookEntry,
 };
 pub use basics::{ErrorBody, Health, Me, OkReply, TokenSource};
+pub use change::{Change, ChangeQuery, ChangedEntry, ChangedKind};
 pub use connector::{
     ChangeConnector, ConnectorAuth, ConnectorDetail, ConnectorDiagnostics, ConnectorEntry, ConnectorList,
     ConnectorOffer, ConnectorToolEntry, CreateConnector, DefinitionChange, ReviewConnector, ReviewReply,
@@ -73,6 +77,8 @@ pub use integration::{
     AddIntegration, AutomationIntegrations, ChangeIntegration, IntegrationEntry, IntegrationList,
 };
 pub use media::{MediaFile, MediaFiles, MediaQuery, MediaUrl};
+pub use notification::{NotificationTest, Notifications, SetNotifications};
+pub use preference::{ActionPreference, ActionPreferenceList};
 pub use prompt::{PostMessage, PromptReply};
 pub use question::{AnswerQuestion, QuestionEntry, QuestionList};
 pub use sandbox::{

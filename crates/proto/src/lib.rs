@@ -19,6 +19,7 @@ mod run;
 
 mod egress;
 mod integration;
+mod notification;
 
 mod model;
 
@@ -45,6 +46,7 @@ pub use id::{
 };
 pub use integration::{IntegrationProvider, IntegrationStatus};
 pub use model::{MODELS, Model, ModelId, ModelProvider, ReasoningEffort, UnknownModel};
+pub use notification::{NotificationKind, NotificationState};
 pub use role::Role;
 pub use run::{RunKind, RunStatus};
 pub use session::{

@@ -166,6 +166,18 @@ CREATE TABLE action_modes (
     PRIMARY KEY (org_id, action_key)
 );
 
+-- What users have disabled for the sessions they create. Without a row, a source and its actions are enabled. Not tied to
+-- the membership: the sessions of a former member keep their restrictions.
+CREATE TABLE disabled_actions (
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    user_id UUID NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    source_id TEXT NOT NULL CHECK (length(source_id) BETWEEN 1 AND 300),
+    -- Empty for the source with all its actions.
+    action_id TEXT NOT NULL CHECK (length(action_id) <= 300),
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, user_id, source_id, action_id)
+);
+
 CREATE TABLE automations (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
@@ -578,6 +590,8 @@ CREATE INDEX automation_runs_by_automation ON automation_runs (automation_id, qu
 CREATE INDEX automation_runs_by_org ON automation_runs (org_id, queued_at);
 CREATE INDEX automation_runs_by_session ON automation_runs (session_id) WHERE session_id IS NOT NULL;
 CREATE INDEX automation_runs_open ON automation_runs (deadline_at) WHERE completed_at IS NULL;
+CREATE INDEX automation_runs_ended_badly ON automation_runs (org_id, completed_at)
+    WHERE status IN ('failed', 'needs_human', 'timed_out');
 CREATE INDEX automation_runs_needing_human ON automation_runs (org_id, completed_at) WHERE status = 'needs_human';
 
 -- The log of a run: every change of its state, and who made it.
@@ -611,6 +625,34 @@ CREATE TABLE automation_outbox (
     FOREIGN KEY (run_id, org_id) REFERENCES automation_runs (id, org_id) ON DELETE CASCADE
 );
 CREATE INDEX automation_outbox_by_time ON automation_outbox (available_at);
+
+-- Where an organization is told that something waits for a person. The address and the key that signs are in the vault.
+CREATE TABLE notification_settings (
+    org_id UUID PRIMARY KEY REFERENCES organizations (id) ON DELETE CASCADE,
+    -- The origin of the address, for people.
+    origin TEXT NOT NULL CHECK (length(origin) BETWEEN 1 AND 2000),
+    -- What began to wait earlier is not reported.
+    since TIMESTAMPTZ NOT NULL,
+    changed_by UUID REFERENCES users (id) ON DELETE SET NULL
+);
+
+-- What was reported, or will be: one row for each approval, question and run.
+CREATE TABLE notifications (
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    kind TEXT NOT NULL CHECK (kind IN ('approval', 'question', 'run')),
+    -- The invocation, the session of the question, or the run.
+    subject_id UUID NOT NULL,
+    -- Empty unless it is about a question.
+    question_id TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('pending', 'sent', 'dropped', 'failed')),
+    attempts BIGINT NOT NULL CHECK (attempts >= 0),
+    last_error TEXT,
+    available_at TIMESTAMPTZ NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, kind, subject_id, question_id)
+);
+CREATE INDEX notifications_due ON notifications (available_at) WHERE state = 'pending';
+CREATE INDEX notifications_by_time ON notifications (created_at);
 
 -- Connectors and integrations: what agents can reach through actions.
 

@@ -205,7 +205,7 @@ const APPROVALS_SQL: &str = concat!(
     " FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     LEFT JOIN sessions s ON s.id = i.session_id AND s.org_id = i.org_id
     LEFT JOIN automations a ON a.id = s.automation_id AND a.org_id = s.org_id
-    WHERE r.org_id = $1 AND r.status = 'created' AND i.expires_at > $2
+    WHERE r.org_id = $1 AND r.status = 'created' AND i.expires_at > $2 AND i.decided_by IS NULL
     AND (s.status <> 'stopped' OR (i.session_id IS NULL AND $3))
     AND ($4 IS NULL OR i.created_at > $4 OR (i.created_at = $4 AND ($5 < 0 OR ($5 = 0 AND i.id > $6))))
     ORDER BY i.created_at, i.id LIMIT $7"

@@ -8,6 +8,9 @@ use super::gateway::GatewayArgs;
 pub(crate) struct InboxArgs {
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
+    /// Print what waits now and then everything that begins to wait, until you press Ctrl-C
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 #[derive(Args)]

@@ -19,7 +19,7 @@ pub(crate) struct Acting {
 }
 
 impl Acting {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::on(Machine::new(), &[("WARM_POOL_SIZE", "0")])
     }
 
@@ -63,7 +63,7 @@ impl Acting {
 
 impl Acting {
     /// Has the agent request a write, as `run` does, without anybody who waits for its result.
-    fn request(&self) -> String {
+    pub(crate) fn request(&self) -> String {
         self.run(&format!("timeout 3 {WRITE} --params '{{\"note\":\"hi\"}}'"));
         self.waiting()
     }

@@ -28,6 +28,7 @@ mod live_disk;
 mod live_environment;
 mod live_expiry;
 mod live_forge;
+mod live_guide;
 mod live_mcp;
 mod live_models;
 mod live_modes;

@@ -227,3 +227,29 @@ fn integrations_are_connected_disabled_and_removed() {
     assert_eq!(laptop.run(&["integrations", "rm", "Our Linear"]).code, 0);
     assert_eq!(laptop.json(&["integrations", "ls"]), Value::Array(Vec::new()));
 }
+
+#[test]
+fn preferences_and_notifications_are_set_shown_and_removed() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let laptop = Laptop::new();
+    laptop.log_in(&machine, &server.url(""));
+    assert_eq!(laptop.json(&["preferences", "ls"]), Value::Array(Vec::new()));
+    assert_eq!(laptop.run(&["preferences", "disable", "linear", "create_issue"]).code, 0);
+    assert_eq!(laptop.run(&["preferences", "disable", "slack"]).code, 0);
+    let listed = laptop.run(&["preferences", "ls"]).out;
+    assert!(listed.contains("create_issue") && listed.contains("(all)"), "{listed}");
+    assert_eq!(laptop.run(&["preferences", "enable", "slack"]).code, 0);
+    assert_eq!(laptop.json(&["preferences", "ls"])[0]["sourceId"], "linear");
+    assert_eq!(laptop.run(&["preferences", "disable", "a/b"]).code, 1);
+
+    assert_eq!(laptop.run(&["notifications", "show"]).code, 1);
+    let private = laptop.run(&["notifications", "set", "https://10.0.0.1/canary"]);
+    assert!(private.code == 1 && private.err.contains("CONNECTOR_ALLOWED_HOSTS"), "{}", private.err);
+    let set = laptop.feed(&["notifications", "set", "-"], "https://hooks.example/canary\n");
+    assert!(set.code == 0 && set.out.contains("requests are signed with"), "{}{}", set.out, set.err);
+    let shown = laptop.run(&["notifications", "show"]).out;
+    assert!(shown.contains("https://hooks.example") && !shown.contains("canary"), "{shown}");
+    assert_eq!(laptop.run(&["notifications", "rm"]).code, 0);
+    assert_eq!(laptop.run(&["notifications", "rm"]).code, 1);
+}

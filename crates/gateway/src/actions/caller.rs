@@ -5,7 +5,7 @@ use gate::{Attempt, ToolScope};
 use policy::Claim;
 use proto::{ApiKeyId, OrgId};
 use shares::Party;
-use store::{Invocation, SandboxSession};
+use store::{Chooser, Invocation, SandboxSession};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ActionCaller {
@@ -28,6 +28,14 @@ impl ActionCaller {
             Self::Key { .. } => None,
         };
         ToolScope { org: self.org(), session }
+    }
+
+    /// Whose preferences count.
+    pub(crate) const fn chooser(&self) -> Chooser {
+        match self {
+            Self::Session(session) => Chooser::CreatorOf(session.id),
+            Self::Key { id, .. } => Chooser::OwnerOf(*id),
+        }
     }
 
     /// The party whose shares the caller uses.

@@ -1,32 +1,61 @@
 //! The catalog of a session: every source that answers, with the mode that each action has there now.
 
-use gate::{ToolScope, mode_of, wire_mode, wire_risk, wire_source};
+use gate::{SourceError, ToolScope, mode_of, wire_mode, wire_risk, wire_source};
 use policy::ModeDecision;
-use proto::http::{ActionInfo, ActionSource};
-use store::{ActionModes, StoreError};
+use proto::http::{ActionCatalog, ActionInfo, ActionSource, UnavailableSource};
+use store::{ActionModes, Chooser, DisabledAction, StoreError};
 
 use super::Actions;
 use crate::sources::{CatalogAction, CatalogSource, action_mode_key};
 
 impl Actions {
-    /// All actions that agents of a scope can use now. A source that does not answer is left out; the log says why.
-    pub(crate) async fn available(&self, scope: ToolScope) -> Result<Vec<ActionSource>, StoreError> {
+    /// All actions that agents of a scope can use now, without those that a user has disabled. A source that does not
+    /// answer is not among the integrations; the list of those is for operators.
+    pub(crate) async fn available(
+        &self,
+        scope: ToolScope,
+        chooser: Chooser,
+    ) -> Result<ActionCatalog, StoreError> {
         let modes = self.store.all_action_modes(scope.org, scope.session).await?;
+        let disabled = self.store.disabled_actions(scope.org, chooser).await?;
         let catalog = self.sources.catalog(&self.gate.policy(), scope).await;
-        Ok(catalog.sources.into_iter().map(|source| shown(source, &modes)).collect())
+        let shown = catalog.sources.into_iter().filter_map(|source| shown(source, &modes, &disabled));
+        let unavailable =
+            |SourceError { source_id, problem }| UnavailableSource { integration: source_id, problem };
+        Ok(ActionCatalog {
+            integrations: shown.collect(),
+            unavailable: catalog.failed.into_iter().map(unavailable).collect(),
+        })
     }
 
     /// The guide of a source in Markdown, or `None` if no such source can be used here.
-    pub(crate) async fn guide(&self, scope: ToolScope, source: &str) -> Option<String> {
+    pub(crate) async fn guide(
+        &self,
+        scope: ToolScope,
+        chooser: Chooser,
+        source: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let disabled = self.store.disabled_actions(scope.org, chooser).await?;
         let catalog = self.sources.catalog(&self.gate.policy(), scope).await;
-        catalog.sources.into_iter().find(|found| found.id == source).map(|found| found.guide)
+        let found = catalog.sources.into_iter().find(|found| found.id == source);
+        let used = found
+            .filter(|found| found.actions.iter().any(|action| !is_disabled(&disabled, source, &action.name)));
+        Ok(used.map(|found| found.guide))
     }
 }
 
-fn shown(source: CatalogSource, modes: &ActionModes) -> ActionSource {
+/// A source without the actions that are disabled; `None` if nothing is left.
+fn shown(source: CatalogSource, modes: &ActionModes, disabled: &[DisabledAction]) -> Option<ActionSource> {
     let CatalogSource { id, integration_id, display_name, actions, .. } = source;
-    let actions = actions.into_iter().filter_map(|action| shown_action(&id, action, modes)).collect();
-    ActionSource { integration_id: integration_id.map(Into::into), display_name, actions, integration: id }
+    let enabled = actions.into_iter().filter(|action| !is_disabled(disabled, &id, &action.name));
+    let actions: Vec<_> = enabled.filter_map(|action| shown_action(&id, action, modes)).collect();
+    let integration_id = integration_id.map(Into::into);
+    (!actions.is_empty()).then_some(ActionSource { integration_id, display_name, actions, integration: id })
+}
+
+fn is_disabled(disabled: &[DisabledAction], source: &str, action: &str) -> bool {
+    let key = format!("{source}:{action}");
+    disabled.iter().any(|disabled| disabled.disables(&key))
 }
 
 /// An action whose name makes no key has no mode, so nobody can invoke it and it is not shown.

@@ -13,7 +13,7 @@ use proto::{InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode,
 use serde_json::Value;
 use shares::OverShare;
 use std::sync::Arc;
-use store::{Invocation, StoreError};
+use store::{Chooser, DisabledAction, Invocation, StoreError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,9 @@ use crate::sources::{HTTP_TOOLS, tool_name};
 pub(crate) enum ActionError {
     #[error("{0}")]
     Unknown(String),
+    /// The session's creator has disabled it.
+    #[error("This {0} is disabled by user preferences")]
+    Disabled(&'static str),
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error(transparent)]
@@ -46,6 +49,7 @@ impl Actions {
     ) -> Result<(CallResult, Option<Invocation>), ActionError> {
         let InvokeAction { integration, action, params } = request;
         let scope = caller.scope();
+        self.check_enabled(scope.org, caller.chooser(), (&integration, &action)).await?;
         let tool = self.find(scope, &integration, &action).await?;
         let id = InvocationId::from(self.rng.uuid(self.clock.now()));
         let name = tool_name(&integration, &action);
@@ -105,7 +109,8 @@ impl Actions {
         Ok((result, invocation))
     }
 
-    /// A request of a session that was stopped or deleted has expired, and so has one of a key that was revoked.
+    /// A request of a session that was stopped or deleted has expired, and so has one of a key that was revoked. One of an
+    /// action that was disabled meanwhile is not executed.
     async fn check_requester(&self, org: OrgId, id: InvocationId) -> Result<(), ApprovalError> {
         let found = self.store.invocation(org, id).await?.ok_or(ApprovalError::NotFound)?;
         let pending = found.status(self.clock.now()) == InvocationStatus::Pending;
@@ -117,7 +122,21 @@ impl Actions {
             (None, Some(key)) if pending => !self.store.is_key_valid(org, key).await?,
             _ => false,
         };
-        if ended { Err(ApprovalError::Expired) } else { Ok(()) }
+        if ended {
+            return Err(ApprovalError::Expired);
+        }
+        let chooser = match (found.session_id, found.key_id) {
+            (Some(session), _) => Chooser::CreatorOf(session),
+            (None, Some(key)) => Chooser::OwnerOf(key),
+            (None, None) => return Ok(()),
+        };
+        match self.check_enabled(org, chooser, (&found.integration, &found.action)).await {
+            Err(disabled @ ActionError::Disabled(_)) if pending => {
+                Err(ApprovalError::Changed(disabled.to_string()))
+            }
+            Err(ActionError::Store(error)) => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) async fn deny(
@@ -134,6 +153,21 @@ impl Actions {
             self.broadcast(denied, message);
         }
         Ok(invocation)
+    }
+
+    /// Refuses an action that a user has disabled.
+    pub(crate) async fn check_enabled(
+        &self,
+        org: OrgId,
+        chooser: Chooser,
+        (source, action): (&str, &str),
+    ) -> Result<(), ActionError> {
+        let key = format!("{source}:{action}");
+        match self.store.disabled_action(org, chooser, &key).await? {
+            None => Ok(()),
+            Some(DisabledAction { action: None, .. }) => Err(ActionError::Disabled("integration")),
+            Some(DisabledAction { action: Some(_), .. }) => Err(ActionError::Disabled("action")),
+        }
     }
 
     async fn find(&self, scope: ToolScope, source: &str, action: &str) -> Result<Arc<dyn Tool>, ActionError> {

@@ -16,7 +16,7 @@ impl Actions {
         caller: &ActionCaller,
     ) -> Result<BTreeMap<String, ActionInfo>, StoreError> {
         let mut tools = BTreeMap::new();
-        let sources = self.available(caller.scope()).await?;
+        let sources = self.available(caller.scope(), caller.chooser()).await?.integrations;
         let mut names = self.names.lock();
         for mut source in sources {
             for action in std::mem::take(&mut source.actions) {

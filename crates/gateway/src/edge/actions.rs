@@ -4,19 +4,22 @@ use axum::Json;
 use gate::ToolScope;
 use proto::SessionId;
 use proto::http::{ActionCatalog, ActionGuide, ErrorBody};
-use store::SessionRecord;
+use store::{Chooser, SessionRecord};
 
 use super::ApiError;
-use super::auth::SessionAccess;
+use super::auth::{Caller, SessionAccess};
 use super::params::Path;
+use crate::access::{Act, may};
 use crate::app::AppState;
 
-/// Lists the actions that the session's agent can use now. A source that does not answer is left out.
+/// Lists the actions that the session's agent can use now. A source that does not answer is left out; admins see why.
 #[utoipa::path(get, path = "/proliferate/{id}/actions/available", tag = "actions", params(("id" = SessionId, Path)),
     responses((status = 200, body = ActionCatalog), (status = 404, body = ErrorBody)))]
 pub(super) async fn available(app: AppState, access: SessionAccess) -> Result<Json<ActionCatalog>, ApiError> {
-    let integrations = app.actions.available(scope(&access.session)).await?;
-    Ok(Json(ActionCatalog { integrations }))
+    let catalog = app.actions.available(scope(&access.session), chooser(&access)).await?;
+    let operates = may(Act::ManageOrganization, access.caller.kind(), false);
+    let unavailable = if operates { catalog.unavailable } else { Vec::new() };
+    Ok(Json(ActionCatalog { unavailable, ..catalog }))
 }
 
 /// Returns how to use a source of actions, in Markdown.
@@ -28,9 +31,17 @@ pub(super) async fn guide(
     access: SessionAccess,
     Path((_, integration)): Path<(String, String)>,
 ) -> Result<Json<ActionGuide>, ApiError> {
-    let guide = app.actions.guide(scope(&access.session), &integration).await;
+    let guide = app.actions.guide(scope(&access.session), chooser(&access), &integration).await?;
     let guide = guide.ok_or_else(|| ApiError::not_found("Unknown integration"))?;
     Ok(Json(ActionGuide { integration, guide }))
+}
+
+/// Whose preferences the catalog shows: a person's own, or else those of the session's creator.
+fn chooser(access: &SessionAccess) -> Chooser {
+    match &access.caller {
+        Caller::User(user) => Chooser::User(user.id),
+        Caller::Service { .. } | Caller::Sandbox(_) => Chooser::CreatorOf(access.session.id),
+    }
 }
 
 fn scope(session: &SessionRecord) -> ToolScope {

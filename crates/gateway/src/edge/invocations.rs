@@ -56,6 +56,7 @@ async fn perform(
     }
     app.actions.invoke(&caller, request).await.map_err(|error| match error {
         ActionError::Unknown(message) => ApiError::not_found(&message),
+        ActionError::Disabled(_) => ApiError::forbidden(&error.to_string()),
         ActionError::Source(error) => ApiError::unavailable("The integration", error.to_string()),
         ActionError::Store(error) => error.into(),
     })

@@ -111,6 +111,13 @@ impl Tools {
             Err(ActionError::Unknown(_)) => {
                 Err(self.refuse_unknown("This tool does not exist any more; list the tools again").await)
             }
+            Err(disabled @ ActionError::Disabled(_)) => {
+                let problem = disabled.to_string();
+                match app.gate.record_attempt(&caller.attempt("mcp"), Outcome::Deny, &problem).await {
+                    Ok(()) => Ok(failure(problem)),
+                    Err(error) => Err(ToolboxError::Unavailable(error.to_string())),
+                }
+            }
             Err(ActionError::Source(error)) => {
                 tracing::warn!(%error, "an action could not be called");
                 Ok(failure("The integration cannot be reached now; nothing was executed".to_owned()))

@@ -17,11 +17,11 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, actions, automation_runs, automations, body, connectors, contract, cors, create, databases,
-    device_login, egress, environment, exec, files, git, health, hooks, inbox, inspect, integrations,
-    invocations, keys, login, mcp, me, members, messages, model_proxy, observe, questions, secret_files,
-    secrets, services, sessions, setup, socket, steer, tickets, tool_calls, tools, usage, verification_media,
-    workspaces,
+    action_modes, actions, automation_runs, automations, body, changes, connectors, contract, cors, create,
+    databases, device_login, egress, environment, exec, files, git, health, hooks, inbox, inspect,
+    integrations, invocations, keys, login, mcp, me, members, messages, model_proxy, notifications, observe,
+    preferences, questions, secret_files, secrets, services, sessions, setup, socket, steer, tickets,
+    tool_calls, tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -119,6 +119,9 @@ table! {
     databases::list => ManageOrganization, databases::create => ManageOrganization;
     databases::validate => ManageOrganization;
     databases::get => ManageOrganization, databases::change => ManageOrganization, databases::remove => ManageOrganization;
+    // Notifications.
+    notifications::get => ManageOrganization, notifications::set => ManageOrganization, notifications::remove => ManageOrganization;
+    notifications::test => ManageOrganization;
     // Automations.
     automations::list => ReadOrganization, automations::create => ManageOrganization;
     automations::get => ReadOrganization, automations::change => ManageOrganization, automations::remove => ManageOrganization;
@@ -146,6 +149,7 @@ table! {
     steer::cancel => Steer;
     questions::list => Watch;
     inbox::list => Watch;
+    changes::follow => Watch;
     questions::answer => Prompt;
     steer::heartbeat => Steer;
     steer::presence => Watch;
@@ -173,6 +177,7 @@ table! {
     // Actions.
     actions::available => ReadActions;
     actions::guide => ReadActions;
+    preferences::list => ChangeOwnPreferences, preferences::set => ChangeOwnPreferences;
     invocations::invoke => InvokeAction;
     invocations::list => ReadActions;
     invocations::get => ReadActions;

@@ -18,6 +18,7 @@ use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHa
 use tokio::sync::mpsc;
 
 use super::Runtime;
+use super::actions_guide;
 use super::agent::Agent;
 use super::agent_programs::AgentPrograms;
 use super::auto_start;
@@ -301,6 +302,7 @@ impl Launch {
         };
         self.repositories.clone().check_out(checkout).await?;
         self.write_trigger_context(handle).await?;
+        self.write_actions_guide(handle).await;
         let (instructions, tools) = (self.runtime.inward.agent_files)(&self.record);
         let (model, chat_models) = self.runtime.agent_models(self.record.agent_config.as_ref()).await;
         Ok(AgentSettings {
@@ -321,6 +323,13 @@ impl Launch {
         let text = serde_json::Value::Object(context).to_string();
         handle.inside.write_file(Place::home(TRIGGER_CONTEXT), text.into_bytes(), Some(0o644)).await?;
         Ok(())
+    }
+
+    /// Writes the guide to actions. The agent starts without it, because the command line explains itself.
+    async fn write_actions_guide(&self, handle: &SandboxHandle) {
+        if let Err(error) = actions_guide::write(&handle.inside).await {
+            tracing::warn!(session = %self.record.id, %error, "the guide to actions was not written");
+        }
     }
 
     /// Writes the environment of the session's app. A failure does not keep the agent from starting: people see what is

@@ -124,7 +124,7 @@ impl Registry {
     /// Describes all sources, in the order of their registration. A source without actions is left out.
     pub(crate) async fn catalog(&self, policy: &Policy, scope: ToolScope) -> Catalog {
         let describe =
-            self.0.iter().map(|source| tokio::time::timeout(PATIENCE, source.describe(policy, scope)));
+            self.sources.iter().map(|source| tokio::time::timeout(PATIENCE, source.describe(policy, scope)));
         let mut catalog = Catalog::default();
         for described in join_all(describe).await {
             let late = |_| {
@@ -140,6 +140,9 @@ impl Registry {
             }
         }
         for error in &catalog.failed {
+            let (kind, _) = error.source_id.split_once(':').unwrap_or((&error.source_id, ""));
+            metrics::counter!("proliferate_action_sources_failed_total", "kind" => kind.to_owned())
+                .increment(1);
             tracing::warn!(%error, org = %scope.org, "a source is missing from the catalog of actions");
         }
         catalog

@@ -232,6 +232,7 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
         },
         probe("GET /v1/questions", Act::Watch, "/v1/questions", null()),
         probe("GET /v1/inbox", Act::Watch, "/v1/inbox", null()),
+        probe("GET /v1/changes", Act::Watch, "/v1/changes", null()),
         Probe {
             refusals: &[401],
             ..probe(
@@ -349,6 +350,7 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
         of_apps(things),
         crate::access_actions::of_actions(things),
         crate::access_actions::of_databases(),
+        crate::access_actions::of_notices(),
         of_contract(things),
     ];
     all.concat()

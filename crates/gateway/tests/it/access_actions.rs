@@ -99,3 +99,16 @@ pub(crate) fn of_databases() -> Vec<Probe> {
         probe("DELETE /v1/databases/{databaseId}", Act::ManageOrganization, &database, null()),
     ]
 }
+
+/// The routes of notifications and preferences.
+pub(crate) fn of_notices() -> Vec<Probe> {
+    let null = || Value::Null;
+    vec![
+        probe("GET /v1/notifications", Act::ManageOrganization, "/v1/notifications", null()),
+        probe("PUT /v1/notifications", Act::ManageOrganization, "/v1/notifications", json!({})),
+        probe("DELETE /v1/notifications", Act::ManageOrganization, "/v1/notifications", null()),
+        probe("POST /v1/notifications/test", Act::ManageOrganization, "/v1/notifications/test", null()),
+        probe("GET /v1/preferences", Act::ChangeOwnPreferences, "/v1/preferences", null()),
+        probe("PUT /v1/preferences", Act::ChangeOwnPreferences, "/v1/preferences", json!({})),
+    ]
+}

@@ -257,6 +257,15 @@ async fn agents_see_enabled_connectors_and_one_that_fails_is_left_out() {
     world.script.lock().down = true;
     assert_eq!(world.ask("PATCH", &path, &json!({"enabled": true})).await.status, 200);
     assert!(found(world.catalog().await).is_none());
+    let session = session(&world.gateway.app, world.team.org).await;
+    let available = format!("/proliferate/{session}/actions/available");
+    for (role, expected) in [
+        (Role::Admin, json!([{"integration": id, "problem": "it answered HTTP 503"}])),
+        (Role::Member, Value::Null),
+    ] {
+        let catalog = world.gateway.get(&available).bearer(world.team.token(role)).send().await.json();
+        assert_eq!(catalog["unavailable"], expected, "{role}: {catalog}");
+    }
     let shown = world.ask("GET", &path, &Value::Null).await.json();
     assert_eq!(
         (&shown["offer"]["ok"], &shown["offer"]["error"]),

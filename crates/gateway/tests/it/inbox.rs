@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// Stores a question of the session's agent that is open for a day. Only before the first invocation: announcing that one
 /// gives the session to its hub, whose ownership fences this write.
-async fn ask(world: &World, session: proto::SessionId) {
+pub(crate) async fn ask(world: &World, session: proto::SessionId) {
     let app = &world.gateway.app;
     let owned = app.store.own_session(session, "test").await.unwrap();
     let item = QuestionItem {

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The layers from top to bottom. Modules of one layer do not name each other.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 14] = [
     &["boot"],
     &["edge", "app"],
+    &["notifications", "changes"],
     &["automations"],
     &["actions"],
     &["sessions", "sweep"],

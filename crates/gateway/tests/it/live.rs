@@ -180,6 +180,10 @@ impl Live {
         let answer = within(request.send()).await.unwrap();
         let status = answer.status().as_u16();
         assert_described(method, path.split('?').next().unwrap(), status);
+        if path == "/v1/changes" && status == 200 {
+            // It does not end.
+            return (status, Value::Null);
+        }
         (status, serde_json::from_str(&within(answer.text()).await.unwrap()).unwrap_or_default())
     }
 

@@ -19,33 +19,33 @@ use crate::people::{api_key, key_with_scope, some_uuid};
 use crate::world::World;
 
 /// The name of a tool from `tools.yaml`, whose own name has a dot.
-fn tool_of(action: &str) -> String {
+pub(crate) fn tool_of(action: &str) -> String {
     let digits = ledger::sha256(action.as_bytes()).to_string();
     format!("tools__{}_{}", action.replace('.', "_"), &digits[..6])
 }
 
-async fn mcp_key(world: &World, role: Role) -> (ApiKeyId, String) {
+pub(crate) async fn mcp_key(world: &World, role: Role) -> (ApiKeyId, String) {
     key_with_scope(&world.gateway.app, world.team.person(role), KeyScope::Mcp).await
 }
 
-fn message(method: &str, params: &Value) -> Value {
+pub(crate) fn message(method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
 }
 
 /// One message as a client of the newest protocol with a handshake sends it.
-fn request(world: &World, token: &str, message: &Value) -> Call {
+pub(crate) fn request(world: &World, token: &str, message: &Value) -> Call {
     let call = world.gateway.post("/mcp", message).bearer(token);
     call.header("accept", "application/json, text/event-stream").header("mcp-protocol-version", "2025-11-25")
 }
 
-async fn call(world: &World, token: &str, tool: &str, arguments: Value) -> Value {
+pub(crate) async fn call(world: &World, token: &str, tool: &str, arguments: Value) -> Value {
     let message = message("tools/call", &json!({"name": tool, "arguments": arguments}));
     let answer: Answer = request(world, token, &message).send().await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
 
-async fn decide(world: &World, id: &str, act: &str, token: &str) -> (u16, Value) {
+pub(crate) async fn decide(world: &World, id: &str, act: &str, token: &str) -> (u16, Value) {
     let answer =
         world.gateway.post(&format!("/v1/invocations/{id}/{act}"), &json!({})).bearer(token).send().await;
     (answer.status, answer.json())
@@ -105,7 +105,7 @@ async fn inspect(gateway: &Running, token: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(answer).unwrap_or_else(|error| panic!("{error}: {said} {problems}"))
 }
 
-fn text(answer: &Value) -> &str {
+pub(crate) fn text(answer: &Value) -> &str {
     answer["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"))
 }
 
@@ -115,7 +115,7 @@ async fn approve(gateway: &Running, token: &str, waiting: &Value) -> u16 {
     client().post(url).bearer_auth(token).json(&json!({})).send().await.unwrap().status().as_u16()
 }
 
-fn names(listed: &Value) -> Vec<&str> {
+pub(crate) fn names(listed: &Value) -> Vec<&str> {
     listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
 }
 

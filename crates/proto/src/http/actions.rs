@@ -44,6 +44,16 @@ pub struct SetActionMode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionCatalog {
     pub integrations: Vec<ActionSource>,
+    /// The sources that are left out because they could not be asked. For admins and owners only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unavailable: Vec<UnavailableSource>,
+}
+
+/// A source of actions that could not be asked what it offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnavailableSource {
+    pub integration: String,
+    pub problem: String,
 }
 
 /// A provider or connector and its actions.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use proto::http::{
-    ActionCatalog, ActionGuide, ActionInfo, ActionSource, AgentConfig, CliConfiguration, ConfigurationChoice,
-    CreateSession, CreateSessionError, CreatedSandbox, CreatedSession, ErrorBody, Health, Invocation,
-    InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
-    Liveness, ManagedConfiguration, Me, MediaFile, MediaFiles, MediaUrl, OkReply, PostMessage, PromptReply,
-    RunState, SessionInfo, SessionStatusReply, SshOptions, TokenSource, ToolCallback, ToolCallbackReply,
+    ActionCatalog, ActionGuide, ActionInfo, ActionPreference, ActionPreferenceList, ActionSource,
+    AgentConfig, CliConfiguration, ConfigurationChoice, CreateSession, CreateSessionError, CreatedSandbox,
+    CreatedSession, ErrorBody, Health, Invocation, InvocationDenied, InvocationList, InvocationPending,
+    InvocationReply, InvokeAction, InvokeReply, Liveness, ManagedConfiguration, Me, MediaFile, MediaFiles,
+    MediaUrl, OkReply, PostMessage, PromptReply, RunState, SessionInfo, SessionStatusReply, SshOptions,
+    TokenSource, ToolCallback, ToolCallbackReply, UnavailableSource,
 };
 use proto::socket::MessageSource;
 use proto::{
@@ -380,6 +381,18 @@ fn action_catalog_guide_and_invocation_request() {
                 source(Some(id(1)), "linear", None),
                 source(None, "connector:x", Some("Docs")),
             ],
+            unavailable: Vec::new(),
+        },
+    );
+    let unavailable = UnavailableSource { integration: s("db:x"), problem: s("it is down") };
+    check(
+        r#"{"integrations":[],"unavailable":[{"integration":"db:x","problem":"it is down"}]}"#,
+        &ActionCatalog { integrations: Vec::new(), unavailable: vec![unavailable] },
+    );
+    check(
+        r#"{"preferences":[{"sourceId":"linear","actionId":null,"enabled":false}]}"#,
+        &ActionPreferenceList {
+            preferences: vec![ActionPreference { source_id: s("linear"), action_id: None, enabled: false }],
         },
     );
     check(

@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proto::{ActionMode, InvocationStatus, ModeSource, Risk, RunStatus};
 use serde_json::json;
 use store::{
-    Change, Ended, GateWrite, JsonText, NewInvocation, NewRun, RunDecision, RunVerdict, Store, Waiting,
-    Written,
+    Change, Ended, GateWrite, InboxFilter, JsonText, NewInvocation, NewRun, RunDecision, RunVerdict, Store,
+    Waiting, Written,
 };
 
 use crate::backend::{Backend, on_both};
@@ -106,6 +106,11 @@ async fn a_grant_is_redeemed_once_and_only_in_time(backend: &Backend) {
         let at = wait(store, &id, number).await - TimeDelta::minutes(1);
         let write = |at, verdict| store.gate_write(decision(&id, at, verdict));
         assert!(matches!(write(at, redeem()).await.unwrap(), Written::NotYours), "nobody has approved it");
+        let inbox = || async {
+            let filter = InboxFilter { org: org(), of_organization: true, limit: 10, after: None };
+            store.inbox(filter, at).await.unwrap().len()
+        };
+        assert_eq!(inbox().await, 1);
         let until = at + TimeDelta::minutes(5);
         let by = Some(uuid::Uuid::from_u128(9).into());
         let mut grant = decision(&id, at, RunVerdict::Grant { until });
@@ -113,6 +118,7 @@ async fn a_grant_is_redeemed_once_and_only_in_time(backend: &Backend) {
             decision.by = by;
         }
         done(store, grant).await;
+        assert_eq!(inbox().await, 0, "nobody has to decide about it any more");
         for again in [start(), RunVerdict::Grant { until }, RunVerdict::Deny(over(RunStatus::Denied))] {
             assert!(matches!(write(at, again).await.unwrap(), Written::NotYours), "it is decided");
         }

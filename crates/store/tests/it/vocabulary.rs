@@ -6,9 +6,10 @@ use proto::http::{SecretPurpose, SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
-    EgressMode, EgressOutcome, FreeForm, IntegrationProvider, IntegrationStatus, ModeSource, Origin, Outcome,
-    PauseReason, PromptState, RepoSource, Risk, Role, RunEventKind, RunKind, RunStatus, SessionStatus,
-    SessionType, TitleSource, TriggerEventStatus, TriggerKind, WebhookScheme,
+    EgressMode, EgressOutcome, FreeForm, IntegrationProvider, IntegrationStatus, ModeSource,
+    NotificationKind, NotificationState, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role,
+    RunEventKind, RunKind, RunStatus, SessionStatus, SessionType, TitleSource, TriggerEventStatus,
+    TriggerKind, WebhookScheme,
 };
 use store::Migration;
 
@@ -46,6 +47,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("members.role", words!(Role)),
         ("messages.role", words!(MessageRole)),
         ("messages.source", words!(MessageSource)),
+        ("notifications.kind", words!(NotificationKind)),
+        ("notifications.state", words!(NotificationState)),
         ("parts.status", words!(ToolStatus)),
         ("prompts.source", words!(MessageSource)),
         ("prompts.state", words!(PromptState)),
@@ -95,11 +98,12 @@ const CLOSED: [&str; 11] =
     ["kind", "mode", "origin", "outcome", "provider", "role", "scope", "source", "state", "status", "type"];
 
 /// Columns with such a name that are not a closed set, and why.
-const OPEN: [(&str, &str); 7] = [
+const OPEN: [(&str, &str); 8] = [
     ("artifacts.artifact_kind", "named by whoever made the artifact"),
     ("artifacts.content_type", "a media type"),
     ("configurations.sandbox_provider", "providers come and go without a migration"),
     ("evidence_files.content_type", "a media type"),
+    ("notification_settings.origin", "an origin of the web"),
     ("runs.outcome", "free text of the contract"),
     ("sessions.sandbox_provider", "providers come and go without a migration"),
     ("snapshots.sandbox_provider", "providers come and go without a migration"),

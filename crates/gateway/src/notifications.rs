@@ -1,0 +1,150 @@
+//! Notifications: tells an organization's webhook that something waits for a person. What waits is in the database, so
+//! nothing has to be written when it begins to, and a restart loses none: a task finds what was not reported yet and delivers
+//! it until the receiver accepts it, or gives up after some hours. An invocation never waits for that.
+
+mod message;
+mod webhook;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use clock::{Clock, crash_point};
+use parking_lot::Mutex;
+use proto::{NotificationState, OrgId};
+use store::{Notification, Store, StoreError};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+pub(crate) use message::test_message;
+pub(crate) use webhook::{SECRET_NAME, URL_NAME, Webhook};
+
+const TICK: Duration = Duration::from_secs(1);
+/// The maximum number of notifications that are found, or delivered to one organization, in one tick.
+const TOGETHER: i64 = 50;
+/// After this many attempts, about an hour and a half, a notification is given up.
+const MAX_ATTEMPTS: i64 = 13;
+/// The delay after the first attempt. It doubles with each one.
+const FIRST_DELAY: TimeDelta = TimeDelta::seconds(1);
+/// A run that ended earlier than this is not reported any more.
+const RECENT: TimeDelta = TimeDelta::days(1);
+/// How long rows are kept, so that nothing is reported twice: longer than an approval or a question can wait.
+const KEPT: TimeDelta = TimeDelta::days(60);
+/// How often old rows are deleted, in ticks.
+const FORGET: u64 = 3600;
+
+/// What notifications depend on.
+pub struct Notifications {
+    store: Store,
+    clock: Clock,
+    webhook: Webhook,
+    /// The page that a message links to.
+    page: Url,
+    /// The organizations to which something is being delivered.
+    in_flight: Mutex<HashSet<OrgId>>,
+}
+
+/// Runs until the gateway closes.
+pub(crate) async fn keep_notifying(notifications: Arc<Notifications>, closing: CancellationToken) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for count in 0_u64.. {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = closing.cancelled() => return,
+        }
+        if let Err(error) = notifications.start_work().await {
+            tracing::warn!(%error, "notifications cannot be read; it is tried again");
+        }
+        let before = notifications.clock.now() - KEPT;
+        if count.is_multiple_of(FORGET)
+            && let Err(error) = notifications.store.forget_notifications(before).await
+        {
+            tracing::warn!(%error, "old notifications cannot be removed; it is tried again");
+        }
+    }
+}
+
+impl Notifications {
+    pub(crate) fn new(store: Store, clock: Clock, webhook: Webhook, mut page: Url) -> Self {
+        page.set_fragment(Some("inbox"));
+        Self { store, clock, webhook, page, in_flight: Mutex::default() }
+    }
+
+    /// The client of an organization's webhook.
+    pub(crate) const fn webhook(&self) -> &Webhook {
+        &self.webhook
+    }
+
+    /// The page that a message links to.
+    pub(crate) const fn page(&self) -> &Url {
+        &self.page
+    }
+
+    /// Records what was not reported yet, and starts delivering to every organization that has something due.
+    async fn start_work(self: &Arc<Self>) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let new = self.store.unreported(now, now - RECENT, TOGETHER).await?;
+        if !new.is_empty() {
+            self.store.add_notifications(new, now).await?;
+            crash_point("notification-recorded");
+        }
+        for org in self.store.orgs_to_notify(now).await? {
+            if !self.in_flight.lock().insert(org) {
+                continue;
+            }
+            let this = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = this.deliver_due(org).await {
+                    tracing::warn!(%org, %error, "notifications cannot be delivered; it is tried again");
+                }
+                this.in_flight.lock().remove(&org);
+            });
+        }
+        Ok(())
+    }
+
+    /// Delivers what is due, in order, until an attempt fails: a receiver that is down gets one request at a time.
+    async fn deliver_due(&self, org: OrgId) -> Result<(), StoreError> {
+        for due in self.store.due_notifications(org, self.clock.now(), TOGETHER).await? {
+            if !self.deliver(&due).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries to deliver a notification. Returns whether the receiver accepted it, or did not need it any more.
+    async fn deliver(&self, due: &Notification) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let Some(subject) = self.store.notification_subject(due, now).await? else {
+            self.store.settle_notification(due, NotificationState::Dropped, None).await?;
+            return Ok(true);
+        };
+        self.store.begin_notification(due, now + delay(due.attempts)).await?;
+        let sent = self.webhook.send(due.org_id, &message::message(due, &subject, &self.page)).await;
+        crash_point("notification-sent");
+        let (outcome, state, error) = match sent {
+            Ok(()) => ("sent", NotificationState::Sent, None),
+            Err(error) if due.attempts + 1 >= MAX_ATTEMPTS => {
+                ("given up", NotificationState::Failed, Some(error))
+            }
+            Err(error) => ("failed", NotificationState::Pending, Some(error)),
+        };
+        metrics::counter!("proliferate_notifications_total", "outcome" => outcome).increment(1);
+        if let Some(error) = &error {
+            tracing::warn!(org = %due.org_id, %error, attempts = due.attempts + 1, outcome, "a notification was not delivered");
+        }
+        let accepted = error.is_none();
+        self.store.settle_notification(due, state, error.map(|error| error.to_string())).await?;
+        Ok(accepted)
+    }
+}
+
+/// How long the attempt after this many is delayed.
+fn delay(attempts: i64) -> TimeDelta {
+    let doublings = u32::try_from(attempts).unwrap_or(0).min(20);
+    FIRST_DELAY * 2_i32.pow(doublings)
+}

@@ -1,0 +1,23 @@
+//! Notifications: what an organization is told, and how far that has come.
+
+use crate::string_enums::string_enums;
+
+string_enums! {
+    /// What waits for a person.
+    NotificationKind as "notification kind" {
+        Approval = "approval",
+        Question = "question",
+        /// A run of an automation that failed, timed out or needs a human.
+        Run = "run",
+    }
+
+    /// How far a notification has come.
+    NotificationState as "notification state" {
+        Pending = "pending",
+        Sent = "sent",
+        /// Nothing waits any more.
+        Dropped = "dropped",
+        /// It was tried too often.
+        Failed = "failed",
+    }
+}
