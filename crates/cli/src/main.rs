@@ -13,6 +13,7 @@ mod databases;
 mod doctor;
 mod failure;
 mod gateway_client;
+mod json_file;
 mod login;
 mod login_contexts;
 mod lookup;

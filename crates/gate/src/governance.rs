@@ -12,9 +12,9 @@ use ledger::{
     ActionType, Actor, ActorType, Event, KeyChange, LostKey, Outcome, PolicyVersions, PublicKey, Restore,
     Severity, Target, TargetType, Text, Tree,
 };
-use policy::{ModeKey, Policy};
+use policy::{ModeKey, ModeSetting, Policy};
 use proto::text::is_line;
-use proto::{ActionMode, OrgId, UserId};
+use proto::{InvocationId, OrgId, UserId};
 use store::{Change, GateWrite, NewEvent, OrgActionMode, OverrideGrant, SafetyLock, Store, StoreError};
 use uuid::Uuid;
 
@@ -25,7 +25,9 @@ use super::checkpoints::{
 };
 use super::rules::{RulesError, read_policy};
 use crate::audit_writer;
+use crate::request::content_hash;
 use crate::settings::GateSettings;
+use crate::vocabulary::wire_mode;
 
 /// Changes the state that governs all instances.
 pub struct Governance<'a> {
@@ -79,6 +81,16 @@ pub enum GovernanceError {
     Rules(#[from] RulesError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// The new mode of an action.
+pub struct NewMode<'a> {
+    /// The member who sets it; `None` for the operator.
+    pub by: Option<UserId>,
+    pub key: &'a ModeKey,
+    pub setting: &'a ModeSetting,
+    /// The invocation that was approved, if the mode is set so that the next ones need no approval.
+    pub invocation: Option<InvocationId>,
 }
 
 impl Governance<'_> {
@@ -139,31 +151,50 @@ impl Governance<'_> {
         Ok(grant)
     }
 
-    /// Sets the mode of an action in an organization, on behalf of a member or, without one, of the operator.
-    pub async fn set_mode(
+    /// Sets the mode of an action in an organization.
+    pub async fn set_mode(&self, org: OrgId, new: NewMode<'_>) -> Result<(), GovernanceError> {
+        let NewMode { by, key, setting, invocation } = new;
+        let mode = wire_mode(setting.otherwise());
+        let mut event = self.mode_event(by, key, mode.as_str()).await?;
+        event.outcome_reason =
+            Some(Text::cut(&format!("the mode of an action is {} from here on", mode.as_str())));
+        let set = OrgActionMode {
+            org_id: org,
+            key: key.as_str().to_owned(),
+            mode,
+            conditions: setting.conditions().cloned(),
+            two_person: setting.two_person(),
+            invocation,
+            changed_by: event.actor.actor_id.as_str().to_owned(),
+            changed_at: audit_writer::moment(&event),
+        };
+        event.notes = Some(Text::cut(&mode_notes(&set)));
+        self.write(Change::SetMode(set), Some(org), event).await
+    }
+
+    /// Removes the mode of an action, so that it follows from the action's risk again.
+    pub async fn unset_mode(
         &self,
         org: OrgId,
         by: Option<UserId>,
         key: &ModeKey,
-        mode: ActionMode,
     ) -> Result<(), GovernanceError> {
+        let mut event = self.mode_event(by, key, UNSET).await?;
+        event.outcome_reason = Some(Text::cut("the mode of an action follows from its risk from here on"));
+        let store = self.store.recorded(NewEvent { org: Some(org), event });
+        Ok(store.unset_action_mode(org, key.as_str()).await?)
+    }
+
+    /// The event of a changed mode, on behalf of a member or, without one, of the operator.
+    async fn mode_event(&self, by: Option<UserId>, key: &ModeKey, word: &str) -> Result<Event, StoreError> {
         let mut event =
-            self.event(ActionType::PolicyChange, (key.as_str(), mode.as_str()), TargetType::Policy).await?;
+            self.event(ActionType::PolicyChange, (key.as_str(), word), TargetType::Policy).await?;
         if let Some(user) = by {
             event.actor.actor_type = ActorType::Human;
             event.actor.actor_id = Text::fit(&user.to_string());
         }
-        event.outcome_reason =
-            Some(Text::cut(&format!("the mode of an action is {} from here on", mode.as_str())));
         event.severity = Some(Severity::Warn);
-        let change = Change::SetMode(OrgActionMode {
-            org_id: org,
-            key: key.as_str().to_owned(),
-            mode,
-            changed_by: event.actor.actor_id.as_str().to_owned(),
-            changed_at: audit_writer::moment(&event),
-        });
-        self.write(change, Some(org), event).await
+        Ok(event)
     }
 
     /// The store for an administrative change, which records the change under the operator's name.
@@ -313,6 +344,22 @@ impl Governance<'_> {
         self.store.gate_write(GateWrite::new(change, events)).await?;
         Ok(())
     }
+}
+
+/// The operation of the event of a mode that is removed.
+pub(super) const UNSET: &str = "unset";
+
+/// What the event of a mode contains nowhere else. `audit verify` compares it with the row.
+pub(super) fn mode_notes(set: &OrgActionMode) -> String {
+    let conditions = set.conditions.as_ref().map(|conditions| content_hash(conditions).to_string());
+    let invocation = set.invocation.map(|id| id.to_string());
+    let shown = |part: Option<String>| part.unwrap_or_else(|| "none".to_owned());
+    format!(
+        "two_person {}, conditions {}, invocation_id {}",
+        set.two_person,
+        shown(conditions),
+        shown(invocation)
+    )
 }
 
 /// The prefix of the notes of a grant's events, before its id.

@@ -11,6 +11,7 @@ use policy::{
     apply_drift, decide, resolve_mode,
 };
 use proto::{RunKind, RunStatus};
+use serde_json::Value;
 use store::{ActionModes, Run, StoreError};
 
 use crate::Gate;
@@ -91,7 +92,7 @@ impl JudgedCall {
                 lane: run.lane_id.clone()?,
                 tool: run.tool.clone()?,
                 operation: run.operation.clone()?,
-                parameters: serde_json::Value::Null,
+                parameters: Value::Null,
                 input_artifacts: Vec::new(),
             },
             run: RunRequest {
@@ -227,7 +228,8 @@ impl Gate {
         let Some((tool, key)) = tool.and_then(|tool| Some((tool, tool.mode_key()?))) else { return Ok(None) };
         let Caller { org, session, .. } = &request.caller;
         let modes = self.store.action_modes_for(*org, *session, key.as_str()).await?;
-        Ok(Some(mode_of(&key, &modes, tool.risk(), tool.definition().as_ref())))
+        let arguments = Some(&request.target.parameters);
+        Ok(Some(mode_of(&key, &modes, tool.risk(), tool.definition().as_ref(), arguments)))
     }
 
     async fn ancestors(&self, request: &CallRequest) -> Result<Ancestors, StoreError> {
@@ -318,15 +320,16 @@ impl Gate {
     }
 }
 
-/// The mode of an action: that of the automation, of the organization or of its risk, tightened if its definition is
-/// not reviewed.
+/// The mode of an action for these arguments: that of the automation, of the organization or of its risk, tightened if
+/// its definition is not reviewed. Without arguments it is the mode of those that no rule matches.
 pub fn mode_of(
     key: &ModeKey,
     modes: &ActionModes,
     risk: Risk,
     definition: Option<&Definition>,
+    arguments: Option<&Value>,
 ) -> ModeDecision {
-    let resolved = resolve_mode(key, modes.automation.as_ref(), &modes.org, risk);
+    let resolved = resolve_mode(key, modes.automation.as_ref(), &modes.org, risk, arguments);
     match definition {
         None => resolved,
         Some(definition) => tighten(resolved, definition),

@@ -63,7 +63,7 @@ pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
     CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
 };
-pub use governance::{Governance, GovernanceError, Grant, first_start_event};
+pub use governance::{Governance, GovernanceError, Grant, NewMode, first_start_event};
 pub use judgement::mode_of;
 pub use lock::follow_lock;
 pub use permit::Permit;

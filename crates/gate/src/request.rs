@@ -170,10 +170,9 @@ impl CallRequest {
     /// case.
     pub(crate) fn binding(&self) -> Hash {
         let Self { caller, target, case, scope, action, .. } = self;
-        let bound =
-            json!({"caller": caller, "target": target, "case": case, "scope": scope, "action": action});
-        // Parameters of actions may contain fractions, which have no canonical form. Keys are in order anyway.
-        payload_hash(&bound).unwrap_or_else(|_| ledger::sha256(bound.to_string().as_bytes()))
+        content_hash(
+            &json!({"caller": caller, "target": target, "case": case, "scope": scope, "action": action}),
+        )
     }
 
     /// The tool name that policy judges.
@@ -189,6 +188,11 @@ impl CallRequest {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         (self.request_hash, self.caller.actor.clone())
     }
+}
+
+/// The hash of JSON that may contain fractions, which have no canonical form. Keys are in order anyway.
+pub(crate) fn content_hash(value: &Value) -> Hash {
+    payload_hash(value).unwrap_or_else(|_| ledger::sha256(value.to_string().as_bytes()))
 }
 
 /// The prefixes of run ids that the gateway generates. Callers may not use them.

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{Lane, Prohibition};
+use crate::mode_setting::Branch;
 use crate::modes::{Mode, ModeDecision, ModeSource};
 use crate::policy::Policy;
 use crate::request::{Action, ActorClass, Grant, Request, RunState};
@@ -310,7 +311,7 @@ fn allow_reason(mode: Option<&ModeDecision>) -> String {
     let lane = "all checks of the lane passed";
     mode.map_or_else(
         || lane.to_owned(),
-        |decision| format!("{lane}; mode {} ({})", decision.mode.as_str(), decision.source.as_str()),
+        |decision| format!("{lane}; mode {} ({})", decision.mode.as_str(), decision.origin()),
     )
 }
 
@@ -324,7 +325,12 @@ pub(crate) fn rule_id(
         return format!("prohibition:{rule}");
     }
     if let (Check::Mode, Some(decision)) = (check, mode) {
-        return format!("mode:{}:{}", decision.mode.as_str(), decision.source.as_str());
+        let branch = match decision.branch {
+            None => String::new(),
+            Some(Branch::Rule(number)) => format!(":rule-{number}"),
+            Some(Branch::Else) => ":else".to_owned(),
+        };
+        return format!("mode:{}:{}{branch}", decision.mode.as_str(), decision.source.as_str());
     }
     match (check, lane) {
         (

@@ -7,11 +7,13 @@
 //! deny.
 
 mod compare;
+mod condition;
 mod decide;
 mod error;
 mod examples;
 mod fields;
 mod lanes;
+mod mode_setting;
 mod modes;
 mod pattern;
 mod pin;
@@ -25,9 +27,10 @@ pub use compare::{Change, ChangedVerdict, Effect, PastDecision, Replay, ToolFact
 pub use decide::{Check, Explanation, Outcome, Step, Verdict, decide, explain};
 pub use error::PolicyError;
 pub use lanes::{Lane, Prohibition, Write, WriteMode};
+pub use mode_setting::{Branch, ModeSetting, ModeSettingError};
 pub use modes::{
-    Hints, Mode, ModeDecision, ModeKey, ModeKeyError, ModeSource, Risk, apply_drift, derive_risk,
-    resolve_mode,
+    Hints, Mode, ModeDecision, ModeKey, ModeKeyError, ModeSource, Risk, apply_drift, deciding_setting,
+    derive_risk, resolve_mode,
 };
 pub use pattern::Pattern;
 pub use pin::{Pin, Pins, Versions};

@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::mode_setting::{Branch, ModeSetting, ModeSettingError};
+
 /// Whether an action may run, ordered from the loosest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -39,6 +41,12 @@ pub struct ModeDecision {
     /// Why the mode is stricter than the map or the risk says: `unknown_mode:…` or `definition_drift`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Which rule chose the mode by the arguments, if it was set with rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<Branch>,
+    /// Whether two people must approve.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_person: bool,
 }
 
 /// The key of an action in a map of modes: `sourceId:actionId`.
@@ -107,8 +115,18 @@ impl ModeSource {
 }
 
 impl ModeDecision {
+    pub const fn new(mode: Mode, source: ModeSource) -> Self {
+        Self { mode, source, reason: None, branch: None, two_person: false }
+    }
+
     pub const fn inferred(risk: Risk) -> Self {
-        Self { mode: risk.default_mode(), source: ModeSource::InferredDefault, reason: None }
+        Self::new(risk.default_mode(), ModeSource::InferredDefault)
+    }
+
+    /// Where the mode comes from, for people.
+    pub fn origin(&self) -> String {
+        let source = self.source.as_str();
+        self.branch.map_or_else(|| source.to_owned(), |branch| format!("{source}, {branch}"))
     }
 }
 
@@ -142,24 +160,37 @@ impl std::str::FromStr for ModeKey {
     }
 }
 
-/// Resolves the mode: the automation's, else the organization's, else the default for the risk. An automation
-/// cannot loosen what the organization denies, and an unknown value denies.
+/// Resolves the mode for these arguments: the automation's, else the organization's, else the default for the risk. An
+/// automation cannot loosen what the organization denies for the same arguments, and an unknown value denies. Without
+/// arguments it is the mode of those that no rule matches.
 pub fn resolve_mode(
     key: &ModeKey,
     automation: Option<&Map<String, Value>>,
     org: &Map<String, Value>,
     risk: Risk,
+    arguments: Option<&Value>,
 ) -> ModeDecision {
-    let org = lookup_mode(key, org).map(|lookup_mode| decision(lookup_mode, ModeSource::OrgDefault));
-    let automation = automation
-        .and_then(|modes| lookup_mode(key, modes))
-        .map(|lookup_mode| decision(lookup_mode, ModeSource::AutomationOverride));
-    match (automation, org) {
+    let decide = |modes, source| Some(decision(lookup_mode(key, modes)?, source, arguments));
+    let org = decide(org, ModeSource::OrgDefault);
+    let automation = automation.and_then(|modes| decide(modes, ModeSource::AutomationOverride));
+    let two_person = [&org, &automation].into_iter().flatten().any(|decision| decision.two_person);
+    let resolved = match (automation, org) {
         (_, Some(org)) if org.mode == Mode::Deny => org,
         (Some(automation), _) => automation,
         (None, Some(org)) => org,
         (None, None) => ModeDecision::inferred(risk),
-    }
+    };
+    ModeDecision { two_person, ..resolved }
+}
+
+/// The setting that decides an action, unless the organization denies: the automation's, else the organization's. `None`
+/// if there is none, or if it is wrong and denies.
+pub fn deciding_setting(
+    key: &ModeKey,
+    automation: Option<&Map<String, Value>>,
+    org: &Map<String, Value>,
+) -> Option<ModeSetting> {
+    automation.and_then(|modes| lookup_mode(key, modes)).or_else(|| lookup_mode(key, org))?.ok()
 }
 
 /// Requires approval if the tool's definition differs from the one that was reviewed, or was never reviewed.
@@ -186,21 +217,30 @@ pub fn derive_risk(set: Option<Risk>, hints: Hints, default: Option<Risk>) -> Ri
 
 /// Looks a key up in a map of modes. Older clients wrote the key with a slash instead of the colon by
 /// mistake; such a key counts as an unknown value, which denies, rather than as absent.
-fn lookup_mode(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<Mode, String>> {
-    let parse_mode = |value: &Value| {
-        let text = value.as_str().unwrap_or("not_a_text");
-        Mode::parse(text)
-            .ok_or_else(|| text.chars().take(40).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect())
+fn lookup_mode(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<ModeSetting, String>> {
+    let parse = |value: &Value| {
+        ModeSetting::parse(value).map_err(|error| match error {
+            ModeSettingError::Unknown(word) => word,
+            _ => "wrong_conditions".to_owned(),
+        })
     };
     let slashed = || modes.get(&key.0.replacen(':', "/", 1)).map(|_| Err("key_with_slash".to_owned()));
-    modes.get(&key.0).map(parse_mode).or_else(slashed)
+    modes.get(&key.0).map(parse).or_else(slashed)
 }
 
-fn decision(lookup_mode: Result<Mode, String>, source: ModeSource) -> ModeDecision {
-    match lookup_mode {
-        Ok(mode) => ModeDecision { mode, source, reason: None },
+fn decision(
+    setting: Result<ModeSetting, String>,
+    source: ModeSource,
+    arguments: Option<&Value>,
+) -> ModeDecision {
+    match setting {
+        Ok(setting) => {
+            let (mode, branch) = setting.choose(arguments);
+            ModeDecision { branch, two_person: setting.two_person(), ..ModeDecision::new(mode, source) }
+        }
         Err(unknown) => {
-            ModeDecision { mode: Mode::Deny, source, reason: Some(format!("unknown_mode:{unknown}")) }
+            let reason = Some(format!("unknown_mode:{unknown}"));
+            ModeDecision { reason, ..ModeDecision::new(Mode::Deny, source) }
         }
     }
 }

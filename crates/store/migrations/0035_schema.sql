@@ -160,7 +160,14 @@ CREATE TABLE action_modes (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     -- `sourceId:actionId`; of a tool from tools.yaml, `tools:` and its name.
     action_key TEXT NOT NULL CHECK (length(action_key) BETWEEN 3 AND 300),
+    -- The mode of all arguments that no rule matches.
     mode TEXT NOT NULL CHECK (mode IN ('allow', 'require_approval', 'deny')),
+    -- Rules that choose another mode by the arguments, and examples.
+    conditions JSONB,
+    -- Whether two people must approve.
+    two_person BOOLEAN NOT NULL,
+    -- The invocation whose approver set the mode, if one did.
+    invocation_id UUID,
     changed_by TEXT NOT NULL,
     changed_at TIMESTAMPTZ NOT NULL,
     PRIMARY KEY (org_id, action_key)

@@ -268,8 +268,9 @@ impl AuditReader {
     }
 
     pub async fn action_modes(&mut self) -> Result<Vec<OrgActionMode>, StoreError> {
-        const SQL: &str = "SELECT org_id, action_key, mode, changed_by, changed_at FROM action_modes
-            ORDER BY org_id, action_key";
+        const SQL: &str =
+            "SELECT org_id, action_key, mode, conditions, two_person, invocation_id, changed_by,
+            changed_at FROM action_modes ORDER BY org_id, action_key";
         Ok(ask!(self, c => sqlx::query_as(SQL).fetch_all(c).await)?)
     }
 

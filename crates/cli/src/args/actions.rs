@@ -1,5 +1,7 @@
 //! The options of `actions`.
 
+use std::path::PathBuf;
+
 use clap::{Subcommand, ValueEnum};
 use policy::ModeKey;
 use proto::ActionMode;
@@ -23,6 +25,20 @@ pub(crate) enum ModesCommand {
         /// allow: execute at once · require_approval: ask a person first · deny: never execute
         #[arg(value_enum)]
         mode: ModeArg,
+        /// A JSON file (- is standard input) with rules that choose another mode by the arguments, and examples:
+        /// {"rules": [{"when": JSON SCHEMA, "mode": MODE}], "examples": [{"args": {}, "mode": MODE}]}
+        #[arg(long, value_name = "FILE")]
+        conditions: Option<PathBuf>,
+        /// Two owners or admins must approve, neither of whom made the session
+        #[arg(long)]
+        two_person: bool,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// Remove the mode of an action, so that it follows from the action's risk again
+    Unset {
+        /// The action, as `actions modes ls` shows it
+        key: ModeKey,
         #[command(flatten)]
         org: WhichOrg,
     },

@@ -133,6 +133,10 @@ pub(crate) struct ExplainArgs {
     /// A flag of the call, such as cross_case_lookup; may be repeated
     #[arg(long)]
     pub(crate) flag: Vec<String>,
+    /// A JSON file (- is standard input) with the arguments of the call, for a mode with conditions
+    /// [default: no rule matches]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) params: Option<PathBuf>,
     /// Assume that the caller holds a break-glass grant
     #[arg(long)]
     pub(crate) granted: bool,

@@ -13,6 +13,7 @@ use super::load;
 use crate::args::{ExplainArgs, RiskArg, WriteArg};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::json_file::read_json;
 use crate::output::{GREEN, RED, YELLOW, json_line, line};
 
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
@@ -39,8 +40,10 @@ fn print(context: &Context, explained: &Explanation) {
         })
         .collect();
     context.out.list(Vec::new(), &["CHECK", "RESULT", "RULE", "WHY"], &rows);
-    if let Some(ModeDecision { mode, source, .. }) = &explained.mode {
-        line(&format!("mode {} ({})", mode.as_str(), source.as_str()));
+    if let Some(decision) = &explained.mode {
+        let reason = decision.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let two = if decision.two_person { ", two people must approve" } else { "" };
+        line(&format!("mode {} ({}){reason}{two}", decision.mode.as_str(), decision.origin()));
     }
     let verdict = &explained.verdict;
     let (colour, word) = match verdict.outcome {
@@ -95,7 +98,8 @@ async fn mode(
     let store = context.store().await?;
     let org = context.org(&store, Some(org)).await?;
     let modes = store.action_modes_for(org, None, key.as_str()).await?;
-    Ok(Some(resolve_mode(key, None, &modes.org, *risk)))
+    let params = args.params.as_ref().map(|file| read_json("--params", file)).transpose()?;
+    Ok(Some(resolve_mode(key, None, &modes.org, *risk, params.as_ref())))
 }
 
 fn action(policy: &Policy, args: &ExplainArgs) -> Action {

@@ -209,6 +209,58 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
 }
 
 #[test]
+fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
+    let machine = Machine::new();
+    machine.json(&["orgs", "create", "--name", "one"]);
+    let rule =
+        json!({"when": {"properties": {"city": {"const": "Oslo"}}, "required": ["city"]}, "mode": "allow"});
+    let example = |mode: &str| json!({"args": {"city": "Oslo"}, "mode": mode});
+    let (_, dir) = folder(
+        &machine,
+        "own",
+        &[
+            ("tools.yaml", "- {name: forecast.set, url: 'http://x/', risk: write}"),
+            ("right.json", &json!({"rules": [rule], "examples": [example("allow")]}).to_string()),
+            ("wrong.json", &json!({"rules": [rule], "examples": [example("deny")]}).to_string()),
+            ("oslo.json", r#"{"city": "Oslo"}"#),
+            ("twice.json", r#"{"rules": [], "rules": []}"#),
+        ],
+    );
+    let file = |name: &str| format!("{dir}/{name}");
+    let set = |name: &str| {
+        let set = ["actions", "modes", "set", "tools:forecast.set", "deny", "--two-person", "--conditions"];
+        machine.run(&[&set[..], &[&file(name)]].concat())
+    };
+    let wrong = set("wrong.json");
+    assert!(
+        wrong.code == 2 && wrong.err.contains("example 1 says deny, but rule 1 makes it allow"),
+        "{}",
+        wrong.err
+    );
+    assert_eq!(set("twice.json").code, 2, "a key that occurs twice");
+    assert_eq!(set("right.json").out, "tools:forecast.set: deny, unless a rule matches, by two people\n");
+    let listed = machine.json(&["actions", "modes", "ls"]);
+    assert_eq!(
+        (&listed[0]["mode"]["rules"], &listed[0]["source"]),
+        (&json!([rule]), &json!("set")),
+        "{listed}"
+    );
+    let shown = machine.run(&["actions", "modes", "ls"]).out;
+    assert!(shown.contains("deny (1 rules), two people"), "{shown}");
+    let org = machine.first_org();
+    let explain = ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.write", "--tool"];
+    let explain = [&explain[..], &["forecast.set", "--dir", &dir, "--org", &org]].concat();
+    let oslo = machine.run(&[&explain[..], &["--params", &file("oslo.json")]].concat());
+    assert!(oslo.out.contains("mode allow (org_default, rule 1), two people must approve"), "{}", oslo.out);
+    let other = machine.json(&explain);
+    assert_eq!(other["verdict"]["rule_id"], "mode:deny:org_default:else", "{other}");
+    let unset = || machine.run(&["actions", "modes", "unset", "tools:forecast.set"]);
+    assert_eq!((unset().code, unset().code), (0, 1));
+    assert_eq!(machine.json(&["actions", "modes", "ls"]), json!([]));
+    assert_eq!(machine.run(&["audit", "verify"]).code, 0);
+}
+
+#[test]
 fn policies_are_compared_with_loosened_rules_first() {
     let machine = Machine::new();
     let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::VerifyError;
 use super::difference::{Place, readable};
 use crate::audit_writer;
-use crate::governance::GRANT;
+use crate::governance::{GRANT, UNSET, mode_notes};
 
 /// The state in force according to the events.
 #[derive(Default)]
@@ -26,6 +26,8 @@ pub(super) struct GovernanceState {
 /// The mode of an action, who set it and when.
 struct Mode {
     word: String,
+    /// The parts of the row that the event's notes describe.
+    notes: String,
     by: String,
     at: DateTime<Utc>,
 }
@@ -47,9 +49,13 @@ impl GovernanceState {
                 self.lock = Some((row.entry.position, lock));
             }
             // An action key contains a colon; none of our other targets does.
+            (ActionType::PolicyChange, key, Some(UNSET), Some(org)) if key.contains(':') => {
+                self.modes.remove(&(org, key.to_owned()));
+            }
             (ActionType::PolicyChange, key, Some(mode), Some(org)) if key.contains(':') => {
                 let by = event.actor.actor_id.as_str().to_owned();
-                let mode = Mode { word: mode.to_owned(), by, at: audit_writer::moment(event) };
+                let notes = event.notes.as_ref().map(|notes| notes.as_str().to_owned()).unwrap_or_default();
+                let mode = Mode { word: mode.to_owned(), notes, by, at: audit_writer::moment(event) };
                 self.modes.insert((org, key.to_owned()), (row.entry.position, mode));
             }
             (ActionType::Override, "override_grant", Some("grant"), Some(org)) => {
@@ -141,6 +147,10 @@ fn check_modes(
         };
         let place = Place { table: "action_modes", key: &key, record: Some(position) };
         place.compare("mode", &row.mode.as_str(), &mode.word.as_str())?;
+        for (stored, said) in mode_notes(&row).split(", ").zip(mode.notes.split(", ")) {
+            let column = stored.split(' ').next().unwrap_or_default();
+            place.compare(column, &stored, &said)?;
+        }
         place.compare("changed_by", &row.changed_by, &mode.by)?;
         place.compare("changed_at", &row.changed_at, &mode.at)?;
     }

@@ -1,7 +1,7 @@
 //! The catalog of a session: every source that answers, with the mode that each action has there now.
 
 use gate::{SourceError, ToolScope, mode_of, wire_mode, wire_risk, wire_source};
-use policy::ModeDecision;
+use policy::{ModeDecision, deciding_setting};
 use proto::http::{ActionCatalog, ActionInfo, ActionSource, UnavailableSource};
 use store::{ActionModes, Chooser, DisabledAction, StoreError};
 
@@ -62,7 +62,10 @@ fn is_disabled(disabled: &[DisabledAction], source: &str, action: &str) -> bool 
 fn shown_action(source: &str, action: CatalogAction, modes: &ActionModes) -> Option<ActionInfo> {
     let CatalogAction { name, description, params, risk, definition } = action;
     let key = action_mode_key(source, &name).ok()?;
-    let ModeDecision { mode, source, .. } = mode_of(&key, modes, risk, Some(&definition));
+    // Nobody knows the arguments yet, so a mode with conditions is shown with them.
+    let ModeDecision { mode, source, .. } = mode_of(&key, modes, risk, Some(&definition), None);
+    let conditions = deciding_setting(&key, modes.automation.as_ref(), &modes.org)
+        .and_then(|setting| setting.conditions()?.get("rules").cloned());
     Some(ActionInfo {
         name,
         description,
@@ -70,5 +73,6 @@ fn shown_action(source: &str, action: CatalogAction, modes: &ActionModes) -> Opt
         params,
         mode: wire_mode(mode),
         mode_source: wire_source(source),
+        conditions,
     })
 }

@@ -196,6 +196,7 @@ table! {
     contract::artifact => ReadRuns;
     contract::artifact_content => ReadRuns;
     action_modes::modes => ReadOrganization, action_modes::set_mode => ManageOrganization;
+    action_modes::unset_mode => ManageOrganization;
     // Called by agents: the model.
     model_proxy::messages => AskModel;
     model_proxy::chat_completions => AskModel;

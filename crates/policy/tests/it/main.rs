@@ -5,5 +5,6 @@ mod common;
 mod comparisons;
 mod decisions;
 mod files;
+mod mode_settings;
 mod modes;
 mod properties;

@@ -13,8 +13,8 @@ fn map(value: Value) -> Map<String, Value> {
 
 fn resolve(automation: Option<Value>, org: Value, risk: Risk) -> (Mode, ModeSource, Option<String>) {
     let key = ModeKey::new("linear", "create_issue").unwrap();
-    let ModeDecision { mode, source, reason } =
-        resolve_mode(&key, automation.map(map).as_ref(), &map(org), risk);
+    let ModeDecision { mode, source, reason, .. } =
+        resolve_mode(&key, automation.map(map).as_ref(), &map(org), risk, None);
     (mode, source, reason)
 }
 
@@ -73,7 +73,7 @@ fn mode_keys_need_a_colon() {
 
 #[test]
 fn drift_tightens_and_never_loosens() {
-    let decision = |mode| ModeDecision { mode, source: ModeSource::OrgDefault, reason: None };
+    let decision = |mode| ModeDecision::new(mode, ModeSource::OrgDefault);
     let same = apply_drift(decision(Mode::Allow), Some("h1"), "h1");
     assert_eq!(same, decision(Mode::Allow));
     for reviewed in [Some("h0"), None] {
@@ -116,7 +116,7 @@ fn modes_apply_to_agents_and_explicit_denials_to_everybody() {
     ] {
         for (class, expected) in [(Agent, agent), (Human, others), (System, others)] {
             let mut request_with_mode = request();
-            request_with_mode.mode = Some(ModeDecision { mode, source, reason: None });
+            request_with_mode.mode = Some(ModeDecision::new(mode, source));
             // This test looks at the mode check alone; whether the class may use the lane is another check.
             let mut as_class = request_with_mode.clone();
             as_class.actor.actor_type = class;
@@ -129,8 +129,7 @@ fn modes_apply_to_agents_and_explicit_denials_to_everybody() {
     }
     let mut request_with_mode = request();
     request_with_mode.actor.actor_type = Agent;
-    request_with_mode.mode =
-        Some(ModeDecision { mode: Mode::RequireApproval, source: inferred, reason: None });
+    request_with_mode.mode = Some(ModeDecision::new(Mode::RequireApproval, inferred));
     let steps = policy::explain(&policy(), &request_with_mode).steps;
     let why = steps.last().unwrap().failed.clone().unwrap();
     assert!(why.contains("requires approval") && why.contains("an admin can allow it"), "{why}");
@@ -140,8 +139,7 @@ fn modes_apply_to_agents_and_explicit_denials_to_everybody() {
 #[test]
 fn the_reason_names_the_mode_that_allowed_the_call() {
     let mut request_with_mode = request();
-    request_with_mode.mode =
-        Some(ModeDecision { mode: Mode::Allow, source: ModeSource::OrgDefault, reason: None });
+    request_with_mode.mode = Some(ModeDecision::new(Mode::Allow, ModeSource::OrgDefault));
     let verdict = decide(&policy(), &request_with_mode);
     assert_eq!(verdict.reason, "all checks of the lane passed; mode allow (org_default)");
 }

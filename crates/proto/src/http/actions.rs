@@ -14,18 +14,21 @@ use crate::{
 
 /// The modes that an organization has set for its actions. Every other action has the default mode for its
 /// risk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionModeList {
     pub modes: Vec<ActionModeEntry>,
 }
 
 /// The mode that was set for one action.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionModeEntry {
     /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
     pub key: String,
-    pub mode: ActionMode,
+    /// As it was set.
+    pub mode: Value,
+    /// The approved invocation with which somebody decided not to be asked again.
+    pub invocation_id: Option<InvocationId>,
     /// The id of a member, or the name of the operator of the gateway.
     pub changed_by: String,
     #[serde(with = "iso")]
@@ -33,11 +36,18 @@ pub struct ActionModeEntry {
 }
 
 /// The new mode of an action.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct SetActionMode {
     /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
     pub key: String,
-    pub mode: ActionMode,
+    /// `allow`, `require_approval` or `deny`; or an object: `else` has the mode of all arguments that no rule matches,
+    /// `rules` is a list of `{when, mode}` with a JSON Schema of the arguments each, of which the first that matches
+    /// decides, `examples` is a list of `{args, mode}` that must hold, and with `twoPerson` two people must approve.
+    pub mode: Value,
+    /// An approved invocation of this action: whoever approved it decides not to be asked again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invocation_id: Option<InvocationId>,
 }
 
 /// All actions that a session may invoke: providers first, then connectors.
@@ -78,9 +88,14 @@ pub struct ActionInfo {
     #[serde(with = "shared")]
     #[schema(value_type = Value)]
     pub params: Arc<Value>,
-    /// Whether the action runs, waits for approval or is denied now, if an agent of this session invokes it.
+    /// Whether the action runs, waits for approval or is denied now, if an agent of this session invokes it. With
+    /// conditions, this is the mode of arguments that none of them matches.
     pub mode: ActionMode,
     pub mode_source: ModeSource,
+    /// A list of `{when, mode}`: the first rule whose JSON Schema the arguments fit decides. What the organization denies
+    /// stays denied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Value>,
 }
 
 /// How to use a provider or connector, in Markdown.

@@ -366,6 +366,7 @@ fn action_catalog_guide_and_invocation_request() {
             params: Arc::new(json!({"type": "object"})),
             mode: ActionMode::Allow,
             mode_source: ModeSource::InferredDefault,
+            conditions: None,
         }],
     };
     check(

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
 use ledger::{Entry, Head, Text};
-use proto::{ApiKeyId, OrgId, RunStatus, SessionId};
+use proto::{ApiKeyId, InvocationId, OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
 use super::completion::completion_rows;
@@ -319,8 +319,16 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
             ]),
             // PostgreSQL refuses a statement that sets a row twice, so only the last of several changes is written.
             Change::SetMode(set) => {
-                let row =
-                    row![set.org_id.uuid(), &set.key, set.mode.as_str(), &set.changed_by, set.changed_at];
+                let row = row![
+                    set.org_id.uuid(),
+                    &set.key,
+                    set.mode.as_str(),
+                    Cell::Json(set.conditions.as_ref().map(|conditions| conditions.to_string().into())),
+                    set.two_person,
+                    set.invocation.map(InvocationId::uuid),
+                    &set.changed_by,
+                    set.changed_at,
+                ];
                 modes.insert((set.org_id, &set.key), row);
             }
             Change::RevokeGrant { id, by, at } => revoked.push(row![*id, by, *at]),
@@ -347,9 +355,12 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
     };
     let modes = Rows {
         statement: Statement::Insert {
-            into: "INSERT INTO action_modes (org_id, action_key, mode, changed_by, changed_at) ",
+            into: "INSERT INTO action_modes (org_id, action_key, mode, conditions, two_person, invocation_id,
+                changed_by, changed_at) ",
             conflict: " ON CONFLICT (org_id, action_key) DO UPDATE SET mode = excluded.mode,
-                changed_by = excluded.changed_by, changed_at = excluded.changed_at",
+                conditions = excluded.conditions, two_person = excluded.two_person,
+                invocation_id = excluded.invocation_id, changed_by = excluded.changed_by,
+                changed_at = excluded.changed_at",
         },
         values: modes.into_values().collect(),
     };

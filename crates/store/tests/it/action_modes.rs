@@ -2,22 +2,27 @@
 
 use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp};
 use proto::{ActionMode, OrgId};
-use serde_json::json;
-use store::{Change, GateWrite, NewEvent, OrgActionMode, Store, Written};
+use serde_json::{Value, json};
+use store::{Change, GateWrite, NewEvent, OrgActionMode, Store, StoreError, Written};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, org, session};
 
 on_both! {
     a_mode_belongs_to_one_organization_and_the_last_change_wins
+    a_mode_with_conditions_is_returned_as_it_was_set_until_it_is_removed
     modes_of_an_automation_are_returned_beside_those_of_its_organization
 }
 
 const KEY: &str = "tools:weather.set";
 
 async fn set(store: &Store, org: OrgId, key: &str, mode: ActionMode) {
-    let event = Event::new(
-        Text::fit(&format!("evt_{}_{}", store.ledger_size().await.unwrap(), key.len())),
+    set_with(store, org, key, mode, None).await;
+}
+
+fn policy_change(id: &str) -> Event {
+    Event::new(
+        Text::fit(id),
         Timestamp::try_from("2025-06-15T00:00:00.000Z".to_owned()).unwrap(),
         ActionType::PolicyChange,
         Outcome::Success,
@@ -28,9 +33,22 @@ async fn set(store: &Store, org: OrgId, key: &str, mode: ActionMode) {
             user_display: None,
         },
         PolicyVersions { lanes: Text::fit("lanes-1"), roles: Text::fit("roles-1") },
-    );
+    )
+}
+
+async fn set_with(store: &Store, org: OrgId, key: &str, mode: ActionMode, conditions: Option<Value>) {
+    let event = policy_change(&format!("evt_{}_{}", store.ledger_size().await.unwrap(), key.len()));
     let (key, changed_by) = (key.to_owned(), "operator".to_owned());
-    let change = Change::SetMode(OrgActionMode { org_id: org, key, mode, changed_by, changed_at: at(0) });
+    let change = Change::SetMode(OrgActionMode {
+        org_id: org,
+        key,
+        mode,
+        conditions: conditions.clone(),
+        two_person: conditions.is_some(),
+        invocation: None,
+        changed_by,
+        changed_at: at(0),
+    });
     let write = GateWrite::new(change, vec![NewEvent { org: Some(org), event }]);
     assert!(matches!(store.gate_write(write).await.unwrap(), Written::Done));
 }
@@ -51,6 +69,26 @@ async fn a_mode_belongs_to_one_organization_and_the_last_change_wins(b: &Backend
     let listed: Vec<_> = listed.iter().map(|mode| (mode.key.as_str(), mode.mode)).collect();
     assert_eq!(listed, [("git:push_tag", ActionMode::Deny), (KEY, ActionMode::Allow)]);
     assert!(b.store.org_action_modes(two).await.unwrap().is_empty());
+}
+
+async fn a_mode_with_conditions_is_returned_as_it_was_set_until_it_is_removed(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let rules = json!([{"when": {"properties": {"a": {"multipleOf": 0.01}}}, "mode": "deny"}]);
+    let conditions = json!({ "rules": rules, "examples": [] });
+    set_with(&b.store, one, KEY, ActionMode::Allow, Some(conditions.clone())).await;
+    let value = json!({"else": "allow", "twoPerson": true, "rules": rules, "examples": []});
+    let found = b.store.action_modes_for(one, None, KEY).await.unwrap();
+    assert_eq!(found.org.get(KEY), Some(&value));
+    assert_eq!(b.store.all_action_modes(one, None).await.unwrap().org.get(KEY), Some(&value));
+    assert_eq!(b.store.org_action_modes(one).await.unwrap()[0].conditions, Some(conditions));
+    let recorded = |id: &str, org| b.store.recorded(NewEvent { org: Some(org), event: policy_change(id) });
+    let foreign = recorded("evt_foreign", two).unset_action_mode(two, KEY).await;
+    assert!(matches!(foreign, Err(StoreError::Missing(_))), "{foreign:?}");
+    recorded("evt_removed", one).unset_action_mode(one, KEY).await.unwrap();
+    assert!(b.store.org_action_modes(one).await.unwrap().is_empty());
+    let again = recorded("evt_removed_2", one).unset_action_mode(one, KEY).await;
+    assert!(matches!(again, Err(StoreError::Missing(_))), "{again:?}");
+    assert_eq!(b.store.ledger_size().await.unwrap(), 2, "what failed is not recorded");
 }
 
 async fn modes_of_an_automation_are_returned_beside_those_of_its_organization(b: &Backend) {
