@@ -115,6 +115,7 @@ fn of_organization(things: &Things) -> Vec<Probe> {
         probe("GET /v1/egress/records", Act::ReadOrganization, "/v1/egress/records", null()),
         probe("GET /v1/action-modes", Act::ReadOrganization, "/v1/action-modes", null()),
         probe("PUT /v1/action-modes", Act::ManageOrganization, "/v1/action-modes", json!({})),
+        probe("DELETE /v1/action-modes/{key}", Act::ManageOrganization, "/v1/action-modes/a:b", null()),
         probe("GET /v1/repos", Act::ReadWorkspaces, "/v1/repos", null()),
         probe(
             "POST /v1/repos",

@@ -90,6 +90,12 @@ fn other_steps() -> Vec<Step> {
             json!({"key": "tools:weather", "mode": "deny"}),
             ["policy_change", "tools:weather", "deny"],
         ),
+        (
+            "DELETE /v1/action-modes/{key}",
+            "/v1/action-modes/tools:weather",
+            Value::Null,
+            ["policy_change", "tools:weather", "unset"],
+        ),
     ]
 }
 
