@@ -1,13 +1,14 @@
 //! `approvals`: lists the actions that wait for a person, and approves or denies them.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use client::Client;
-use proto::http::{InboxEntry, InboxItem, Invocation};
+use proto::http::{ApproveInvocation, InboxEntry, InboxItem, Invocation, SetActionMode};
 use proto::socket::OpenApproval;
 use proto::{InvocationId, InvocationStatus};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{ApprovalsArgs, ApprovalsCommand};
 use crate::clean::{one_line, shortened};
@@ -15,6 +16,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::inbox;
+use crate::json_file::read_json;
 use crate::lookup::{Candidate, INVOCATION, pick};
 use crate::output::{json_line, line};
 
@@ -34,11 +36,9 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
             let columns = ["INVOCATION", "SESSION", "ACTION", "RISK", "SINCE", "DECIDE", "PARAMS"];
             context.out.list(values, &columns, &rows);
         }
-        ApprovalsCommand::Approve { invocation } => {
+        ApprovalsCommand::Approve { invocation, params, always } => {
             let id = find(&client, &invocation).await?;
-            let approved =
-                client.approve_invocation(id).await.map_err(|error| explain_lost_answer(error, id))?;
-            context.out.result(&json!(approved), &approved_text(&approved));
+            approve(context, &client, id, (params.as_deref(), always)).await?;
         }
         ApprovalsCommand::Deny { invocation } => {
             let id = find(&client, &invocation).await?;
@@ -48,6 +48,59 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
         ApprovalsCommand::Watch => watch(context, &client).await?,
     }
     Ok(())
+}
+
+async fn approve(
+    context: &Context,
+    client: &Client,
+    id: InvocationId,
+    (params, always): (Option<&Path>, bool),
+) -> Result<(), Failure> {
+    let params = params.map(|file| read_json("--params", file)).transpose()?;
+    let params = params.map(|value| match value {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(Failure::usage("--params: expected a JSON object")),
+    });
+    let approval = ApproveInvocation { params: params.transpose()? };
+    if always {
+        check_plain_mode(client, id).await?;
+    }
+    let approved =
+        client.approve_invocation(id, &approval).await.map_err(|error| explain_lost_answer(error, id))?;
+    let text = approved_text(&approved);
+    if !always || approved.status == InvocationStatus::Pending {
+        context.out.result(&json!(approved), &text);
+        return Ok(());
+    }
+    let key = key(&approved);
+    let mode = SetActionMode { key: key.clone(), mode: json!("allow"), invocation_id: Some(id) };
+    client
+        .set_action_mode(&mode)
+        .await
+        .map_err(|error| Failure::from(error).and(&format!("{text}, but the mode of {key} is as before")))?;
+    let revocation = format!(
+        "the mode of {key} is allow from here on: `proliferate actions modes unset {key}` revokes it"
+    );
+    context.out.result(&json!(approved), &format!("{text}\n{}", one_line(&revocation)));
+    Ok(())
+}
+
+/// Refuses to replace a mode that says more than a word: `allow` would silently remove its conditions.
+async fn check_plain_mode(client: &Client, id: InvocationId) -> Result<(), Failure> {
+    let key = key(&client.org_invocation(id).await?);
+    let modes = client.action_modes().await?.modes;
+    if modes.iter().any(|set| set.key == key && set.mode.is_object()) {
+        return Err(Failure::failed(format!(
+            "the mode of {} has conditions or needs two people, which --always would remove: nothing was approved; \
+             change the mode with `proliferate actions modes set`",
+            one_line(&key)
+        )));
+    }
+    Ok(())
+}
+
+fn key(invocation: &Invocation) -> String {
+    format!("{}:{}", invocation.integration, invocation.action)
 }
 
 /// The actions that wait for approval, oldest first.
@@ -100,6 +153,9 @@ fn approved_text(invocation: &Invocation) -> String {
     if invocation.status == InvocationStatus::Completed {
         return format!("executed {name}: {}", one_line(&invocation.result.to_string()));
     }
+    if invocation.status == InvocationStatus::Pending {
+        return format!("approved {name}: another owner or admin must approve it too");
+    }
     format!("approved {name}: it is executed when its caller repeats it")
 }
 
@@ -138,5 +194,10 @@ fn shown(entry: &InboxEntry, approval: &OpenApproval) -> String {
         entry.session.as_ref().map(|session| format!(" (session {})", session.id)).unwrap_or_default();
     let (id, risk) = (approval.invocation_id, approval.risk_level);
     let (action, params) = (one_line(&action(approval)), one_line(&approval.params.to_string()));
-    format!("{id}{session}\n  {action} [{risk}]\n  {params}")
+    let two = match approval.first_approved_by {
+        Some(first) => format!("\n  approved by {first}, another person must approve it too"),
+        None if approval.two_person => "\n  two people must approve it".to_owned(),
+        None => String::new(),
+    };
+    format!("{id}{session}\n  {action} [{risk}]\n  {params}{two}")
 }

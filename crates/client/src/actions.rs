@@ -1,9 +1,13 @@
 //! The actions of a session, and the approval of invocations.
 
-use proto::http::{ActionCatalog, ActionGuide, Invocation, InvocationList, InvocationReply, InvokeAction};
+use proto::http::{
+    ActionCatalog, ActionGuide, ActionModeList, ApproveInvocation, Invocation, InvocationList,
+    InvocationReply, InvokeAction, SetActionMode,
+};
 use proto::{InvocationId, SessionId};
+use reqwest::Method;
 
-use crate::client::{Client, read};
+use crate::client::{Client, ok, read};
 use crate::error::Error;
 
 impl Client {
@@ -41,20 +45,40 @@ impl Client {
         Ok(reply.invocation)
     }
 
-    /// Approves a waiting invocation. It is `completed` and has its result, or it is `approved` and is executed when
-    /// its caller repeats it.
-    pub async fn approve_invocation(&self, id: InvocationId) -> Result<Invocation, Error> {
-        self.decide(id, "approve").await
+    /// One invocation of the organization.
+    pub async fn org_invocation(&self, id: InvocationId) -> Result<Invocation, Error> {
+        let reply: InvocationReply =
+            read(self.get(self.url(&["v1", "invocations", &id.to_string()]))).await?;
+        Ok(reply.invocation)
+    }
+
+    /// Approves a waiting invocation, with other parameters if there are some. It is `completed` and has its result, or it
+    /// is `approved` and is executed when its caller repeats it, or it is `pending` until another person approves it too.
+    pub async fn approve_invocation(
+        &self,
+        id: InvocationId,
+        approval: &ApproveInvocation,
+    ) -> Result<Invocation, Error> {
+        let path = ["v1", "invocations", &id.to_string(), "approve"];
+        let reply: InvocationReply = read(self.post(&path, None).json(approval)).await?;
+        Ok(reply.invocation)
     }
 
     /// Denies a waiting invocation.
     pub async fn deny_invocation(&self, id: InvocationId) -> Result<Invocation, Error> {
-        self.decide(id, "deny").await
-    }
-
-    async fn decide(&self, id: InvocationId, act: &str) -> Result<Invocation, Error> {
-        let path = ["v1", "invocations", &id.to_string(), act];
+        let path = ["v1", "invocations", &id.to_string(), "deny"];
         let reply: InvocationReply = read(self.post(&path, None)).await?;
         Ok(reply.invocation)
+    }
+
+    /// The modes that the organization has set.
+    pub async fn action_modes(&self) -> Result<ActionModeList, Error> {
+        read(self.get(self.url(&["v1", "action-modes"]))).await
+    }
+
+    /// Sets the mode of an action.
+    pub async fn set_action_mode(&self, mode: &SetActionMode) -> Result<(), Error> {
+        let url = self.url(&["v1", "action-modes"]);
+        ok(self.http.request(Method::PUT, url).json(mode)).await
     }
 }

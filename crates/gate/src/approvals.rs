@@ -6,19 +6,23 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clock::crash_point;
+use ledger::Text;
 use policy::{ActorClass, Claim, Mode, ModeDecision, RunState, Versions, decide};
-use proto::{InvocationId, InvocationStatus, OrgId, RunStatus, ToolErrorCode, UserId};
+use proto::{InvocationId, InvocationStatus, JsonObject, OrgId, RunStatus, ToolErrorCode, UserId};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 use store::{
-    Change, Ended, GateWrite, Invocation, NewEvent, Run, RunDecision, RunVerdict, StoreError, Written,
+    Change, Ended, GateWrite, Invocation, JsonText, NewEvent, RequestEdit, Run, RunDecision, RunVerdict,
+    SeenRequest, StoreError, Written,
 };
 
 use crate::Gate;
+use crate::approver::ApprovalTurn;
 use crate::audit_writer::acting;
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::pipeline::{Execute, execute};
-use crate::request::{CallRequest, Caller, RunRequest};
+use crate::record::shown;
+use crate::request::{CallRequest, RunRequest};
 use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
 
@@ -26,6 +30,8 @@ use crate::tool::{Tool, Work};
 pub const LIFETIME: Duration = Duration::from_mins(5);
 /// How many requests of one session may wait.
 pub const MAX_WAITING: u64 = 10;
+/// How often an approval is checked again because somebody else has approved or edited the request meanwhile.
+const MAX_ATTEMPTS: u32 = 3;
 /// How many overdue requests are ended at once.
 const OVERDUE: i64 = 100;
 
@@ -39,6 +45,14 @@ pub enum ApprovalError {
     Decided(InvocationStatus),
     #[error("Invocation has expired")]
     Expired,
+    /// The approver is the person on whose behalf the call was requested.
+    #[error("Two other owners or admins must approve this action: it was requested on your behalf")]
+    OwnRequest,
+    #[error("You have approved it already: another owner or admin must approve it too")]
+    ApprovedBefore,
+    /// The edited parameters are invalid, or the call's parameters cannot be edited.
+    #[error("{0}")]
+    Invalid(String),
     /// The request is not executed as it was approved: policy is stricter today, or something has changed.
     #[error("{0}")]
     Changed(String),
@@ -57,115 +71,122 @@ impl From<Undecidable> for ApprovalError {
     }
 }
 
-/// What a repeated call means, whose effect only its caller has.
-pub(crate) enum Repeated {
-    /// Somebody approved it, and this instance executes it now.
-    Granted {
-        call: Box<JudgedCall>,
-        versions: Versions,
-    },
-    /// The same call waits for a decision.
-    Waits(InvocationId),
-    New,
+/// A request that waits, and its run.
+pub(crate) struct WaitingCall {
+    pub(crate) invocation: Invocation,
+    pub(crate) run: Run,
 }
 
-/// A request that waits, and its run.
-struct WaitingCall {
-    invocation: Invocation,
-    run: Run,
+/// The approval of a request.
+#[derive(Clone, Debug)]
+pub struct Approval {
+    pub by: UserId,
+    /// Replaces the parameters of the request.
+    pub params: Option<JsonObject>,
+}
+
+/// An approval that counts unless somebody else decides first.
+struct CheckedApproval {
+    decision: RunDecision,
+    event: NewEvent,
+    call: JudgedCall,
+    tool: Arc<dyn Tool>,
+    versions: Versions,
 }
 
 impl Gate {
-    /// Approves a request and executes it. Of several approvals one executes; the others learn what became of it.
+    /// Approves a request and executes it. Of several approvals one executes; the others learn what became of it. The
+    /// first of two people who must approve leaves it waiting.
     pub async fn approve(
         self: &Arc<Self>,
         org: OrgId,
         id: InvocationId,
-        by: UserId,
+        approval: &Approval,
     ) -> Result<CallResult, ApprovalError> {
-        let waiting = self.waiting_call(org, id).await?;
-        let request = Arc::new(self.bound_request(&waiting)?);
+        for _ in 0..MAX_ATTEMPTS {
+            let waiting = self.waiting_call(org, id).await?;
+            let CheckedApproval { decision, event, call, tool, versions } =
+                self.check_approval(&waiting, approval).await?;
+            let verdict = decision.verdict.clone();
+            if !self.write_decision(id, decision, vec![event]).await? {
+                continue;
+            }
+            crash_point("gate-approved");
+            return Ok(match verdict {
+                RunVerdict::Start { .. } => self.execute_approved(call, tool, versions).await,
+                RunVerdict::FirstApproval => CallResult::waiting(&call.request, id),
+                _ => CallResult::granted(&call.request, id),
+            });
+        }
+        Err(ApprovalError::Changed("Others decide about this request at the same time: try again".to_owned()))
+    }
+
+    /// Judges a request again, with the parameters that the approver has edited, if any.
+    async fn check_approval(
+        &self,
+        waiting: &WaitingCall,
+        approval: &Approval,
+    ) -> Result<CheckedApproval, ApprovalError> {
+        let stored = self.bound_request(waiting)?;
+        let edited = approval.params.clone().map(|params| stored.with_parameters(params));
+        let edit = edited.as_ref().map(edited_request);
+        let request = Arc::new(edited.unwrap_or(stored));
         let judgement = self.judge(&request).await?;
-        let tool = self.still_allowed(&judgement, &waiting)?;
+        let tool = self.still_allowed(&judgement, waiting, edit.is_some())?;
+        let turn = self.approval_turn(waiting, judgement.asked.mode.as_ref(), approval).await?;
         let at = self.clock.now();
-        let Run { case_id, parent_run_id, created_at, lanes_version, roles_version, .. } = waiting.run;
+        let Run { case_id, parent_run_id, created_at, lanes_version, roles_version, .. } =
+            waiting.run.clone();
         let call = JudgedCall {
             case: case_id,
             parent_run_id,
             started_at: Some(RunDecision::started_at(created_at, at)),
             ..judgement.call
         };
-        let mut event = self.audit.decision(&call, &approved(), &judgement.versions);
-        decided_by(&mut event, by);
-        let verdict = if tool.needs_caller() {
-            RunVerdict::Grant { until: at + LIFETIME }
-        } else {
-            RunVerdict::Start { instance: self.instance.id.clone() }
+        let (verdict, mut event) = match turn {
+            ApprovalTurn::First => {
+                (RunVerdict::FirstApproval, self.audit.first_approval(&call, &judgement.versions))
+            }
+            ApprovalTurn::Last => {
+                let verdict = if tool.needs_caller() {
+                    RunVerdict::Grant { until: at + LIFETIME }
+                } else {
+                    RunVerdict::Start { instance: self.instance.id.clone() }
+                };
+                (verdict, self.audit.decision(&call, &approved(), &judgement.versions))
+            }
         };
-        let decision = RunDecision { org, run_id: request.run.id.clone(), by: Some(by), at, verdict };
-        self.write_decision(id, decision, vec![event]).await?;
-        crash_point("gate-approved");
-        if tool.needs_caller() {
-            return Ok(CallResult::granted(&request, id));
-        }
-        let (gate, versions) = (self.clone(), Versions { lanes: lanes_version, roles: roles_version });
-        // In a task of its own, so that an approver who disconnects does not stop the call.
+        decided_by(&mut event, approval.by);
+        event.event.notes = notes(waiting, edit.as_ref(), turn).map(|notes| Text::cut(&notes));
+        let Invocation { first_approved_by, edited_hash, .. } = waiting.invocation.clone();
+        let decision = RunDecision {
+            org: request.caller.org,
+            run_id: request.run.id.clone(),
+            by: Some(approval.by),
+            at,
+            verdict,
+            seen: Some(SeenRequest { first_approved_by, edited_hash }),
+            edit: edit.map(Box::new),
+        };
+        let versions = Versions { lanes: lanes_version, roles: roles_version };
+        Ok(CheckedApproval { decision, event, call, tool, versions })
+    }
+
+    /// Executes a call in a task of its own, so that an approver who disconnects does not stop it.
+    async fn execute_approved(
+        self: &Arc<Self>,
+        call: JudgedCall,
+        tool: Arc<dyn Tool>,
+        versions: Versions,
+    ) -> CallResult {
+        let (gate, request) = (self.clone(), call.request.clone());
         let executed = tokio::spawn(async move {
             let Work::Outside(outside) = tool.work() else {
                 return CallResult::unrecorded(&call.request, &Refusal::unknown());
             };
             execute(&gate, &call, Execute { tool: tool.as_ref(), outside, versions: &versions }).await
         });
-        Ok(executed.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown())))
-    }
-
-    /// Finds the same call of the same caller among those that wait. One that was approved starts, once.
-    pub(crate) async fn redeem(&self, judgement: &Judgement) -> Result<Repeated, StoreError> {
-        let request = &judgement.call.request;
-        let Caller { org, session: Some(session), .. } = request.caller else { return Ok(Repeated::New) };
-        let at = self.clock.now();
-        let hash = request.request_hash.to_string();
-        for found in self.store.unstarted_invocations(org, session, at).await? {
-            if found.run.request_hash.as_ref() != Some(&hash) {
-                continue;
-            }
-            let Some(run) = self.store.run(org, &found.run_id).await? else { continue };
-            let waiting = WaitingCall { invocation: found, run };
-            let Ok(stored) = self.bound_request(&waiting) else { continue };
-            if !is_same_call(&stored, request) {
-                continue;
-            }
-            if waiting.invocation.status(at) != InvocationStatus::Approved {
-                return Ok(Repeated::Waits(waiting.invocation.id));
-            }
-            if let Some(granted) = self.start_granted(waiting, stored, at).await? {
-                return Ok(granted);
-            }
-        }
-        Ok(Repeated::New)
-    }
-
-    /// Starts an approved run for the caller that repeats its call. `None` if another one was faster.
-    async fn start_granted(
-        &self,
-        WaitingCall { run, .. }: WaitingCall,
-        stored: CallRequest,
-        at: DateTime<Utc>,
-    ) -> Result<Option<Repeated>, StoreError> {
-        let call = JudgedCall {
-            case: run.case_id.clone(),
-            parent_run_id: run.parent_run_id.clone(),
-            started_at: Some(RunDecision::started_at(run.created_at, at)),
-            ..JudgedCall::unjudged(&Arc::new(stored))
-        };
-        let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
-        let event = self.audit.redemption(&call, &versions);
-        let verdict = RunVerdict::Redeem { instance: self.instance.id.clone() };
-        let decision = RunDecision { org: run.org_id, run_id: run.run_id, by: None, at, verdict };
-        let change = Change::Decide(Box::new(decision));
-        let written = self.store.gate_write(GateWrite::new(change, vec![event])).await?;
-        let granted = Repeated::Granted { call: Box::new(call), versions };
-        Ok(matches!(written, Written::Done).then_some(granted))
+        executed.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown()))
     }
 
     /// Denies a request, which is then never executed.
@@ -175,8 +196,12 @@ impl Gate {
         let (ended, mut event) = self.unexecuted(&run, RunStatus::Denied, "denied by a person", at)?;
         decided_by(&mut event, by);
         let verdict = RunVerdict::Deny(Box::new(ended));
-        let decision = RunDecision { org, run_id: run.run_id, by: Some(by), at, verdict };
-        self.write_decision(id, decision, vec![event]).await
+        let decision =
+            RunDecision { org, run_id: run.run_id, by: Some(by), at, verdict, seen: None, edit: None };
+        if self.write_decision(id, decision, vec![event]).await? {
+            return Ok(());
+        }
+        Err(ApprovalError::Decided(InvocationStatus::Pending))
     }
 
     /// Ends the requests that nobody decided in time.
@@ -195,7 +220,8 @@ impl Gate {
             return Ok(());
         };
         let verdict = RunVerdict::Expire(Box::new(ended));
-        let decision = RunDecision { org: *org, run_id: run_id.clone(), by: None, at, verdict };
+        let run_id = run_id.clone();
+        let decision = RunDecision { org: *org, run_id, by: None, at, verdict, seen: None, edit: None };
         // If somebody decided meanwhile, that decision stands.
         let change = Change::Decide(Box::new(decision));
         self.store.gate_write(GateWrite::new(change, vec![event])).await.map(drop)
@@ -217,6 +243,7 @@ impl Gate {
         &self,
         judgement: &Judgement,
         waiting: &WaitingCall,
+        edited: bool,
     ) -> Result<Arc<dyn Tool>, ApprovalError> {
         let changed = |reason: String| Err(ApprovalError::Changed(reason));
         // The approval answers what the mode asks. The turn that asked may have ended.
@@ -236,24 +263,33 @@ impl Gate {
         if current != waiting.invocation.definition_hash {
             return changed("The definition of the action has changed since it was requested".to_owned());
         }
+        if edited && tool.needs_caller() {
+            let fixed = "The parameters of this call describe what its caller has: they cannot be edited";
+            return Err(ApprovalError::Invalid(fixed.to_owned()));
+        }
         match tool.check(&judgement.call.request.target.parameters) {
             Ok(()) => Ok(tool),
+            Err(problem) if edited => Err(ApprovalError::Invalid(problem)),
             Err(problem) => changed(problem),
         }
     }
 
+    /// Writes a decision. False if the request still waits, but is not what the decision relies on.
     async fn write_decision(
         &self,
         id: InvocationId,
         decision: RunDecision,
         events: Vec<NewEvent>,
-    ) -> Result<(), ApprovalError> {
+    ) -> Result<bool, ApprovalError> {
         let org = decision.org;
         let change = Change::Decide(Box::new(decision));
         match self.store.gate_write(GateWrite::new(change, events)).await? {
-            Written::Done => Ok(()),
+            Written::Done => Ok(true),
             Written::Overdue => Err(ApprovalError::Expired),
-            _ => Err(self.decided_before(org, id).await?),
+            _ => match self.decided_before(org, id).await? {
+                ApprovalError::Decided(InvocationStatus::Pending) => Ok(false),
+                error => Err(error),
+            },
         }
     }
 
@@ -291,7 +327,7 @@ impl Gate {
 
 impl Gate {
     /// The stored request, if it is the one that was recorded. A row that was changed since is not executed.
-    fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
+    pub(crate) fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
         let WaitingCall { invocation, run } = waiting;
         let changed = || ApprovalError::Changed("The request has changed since it was recorded".to_owned());
         let sealed = invocation.request.as_ref().ok_or_else(changed)?;
@@ -314,6 +350,9 @@ impl Gate {
     /// invocation, and its hash is the binding. Other entry points hash what their caller sent; their runs have the
     /// keyed hash of the parameters.
     fn is_content_bound(&self, request: &CallRequest, WaitingCall { invocation, run }: &WaitingCall) -> bool {
+        if let Some(edited) = &invocation.edited_hash {
+            return *edited == request.binding().to_string();
+        }
         if run.run_id == RunRequest::new_call(invocation.id.uuid(), None).id {
             return run.request_hash.as_ref() == Some(&request.binding().to_string());
         }
@@ -322,12 +361,27 @@ impl Gate {
     }
 }
 
-/// Whether a caller repeats exactly what was stored.
-fn is_same_call(stored: &CallRequest, repeated: &CallRequest) -> bool {
-    (&stored.caller.actor, &stored.caller.role) == (&repeated.caller.actor, &repeated.caller.role)
-        && stored.full_name() == repeated.full_name()
-        && stored.target.lane == repeated.target.lane
-        && stored.target.parameters == repeated.target.parameters
+/// A request whose parameters have been edited. It keeps its run, and so the hash of what its caller has sent.
+fn edited_request(edited: &CallRequest) -> RequestEdit {
+    RequestEdit {
+        request: JsonText::of(edited),
+        params: JsonText::of(&shown(&edited.target.parameters)),
+        hash: edited.binding().to_string(),
+    }
+}
+
+/// What the event of an approval contains nowhere else.
+fn notes(waiting: &WaitingCall, edit: Option<&RequestEdit>, turn: ApprovalTurn) -> Option<String> {
+    let Invocation { first_approved_by, edited_hash, .. } = &waiting.invocation;
+    let before = edited_hash.as_ref().or(waiting.run.request_hash.as_ref());
+    let edited = edit.map(|RequestEdit { hash, .. }| {
+        let before = before.map_or("none", String::as_str);
+        format!("the parameters were edited: request sha256 {before} is now {hash}")
+    });
+    let first = first_approved_by.filter(|_| turn == ApprovalTurn::Last);
+    let first = first.map(|first| format!("first approved by {first}"));
+    let parts: Vec<_> = edited.into_iter().chain(first).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn approved() -> policy::Verdict {

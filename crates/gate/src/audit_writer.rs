@@ -91,6 +91,13 @@ impl AuditWriter {
         new
     }
 
+    /// The event of the first of two approvals.
+    pub(crate) fn first_approval(&self, call: &JudgedCall, versions: &Versions) -> NewEvent {
+        let mut new = self.of_call(call, ActionType::System, Outcome::Success, versions);
+        new.event.outcome_reason = Some(Text::cut("approved by the first of two people"));
+        new
+    }
+
     /// The event of an approved call that its caller repeats.
     pub(crate) fn redemption(&self, call: &JudgedCall, versions: &Versions) -> NewEvent {
         let mut new = self.of_call(call, ActionType::System, Outcome::Success, versions);

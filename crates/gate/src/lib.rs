@@ -10,6 +10,7 @@
 mod administration;
 mod agent_permission;
 mod approvals;
+mod approver;
 mod artifacts;
 mod audit_writer;
 mod callers;
@@ -24,6 +25,7 @@ mod process;
 mod recent_results;
 mod record;
 mod refusals;
+mod repeated_call;
 mod request;
 mod result;
 mod rules;
@@ -57,7 +59,7 @@ use refusals::Refusals;
 use rules::Rules;
 
 pub use administration::{AdminChange, Subject};
-pub use approvals::{ApprovalError, LIFETIME, MAX_WAITING};
+pub use approvals::{Approval, ApprovalError, LIFETIME, MAX_WAITING};
 pub use artifacts::{LARGEST, file_artifact, is_content_of, is_named_right, reference, unknown_reference};
 pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{

@@ -12,10 +12,11 @@ use policy::Versions;
 use proto::{OrgId, ToolErrorCode};
 use store::{GateWrite, Run, StoreError, Written};
 
-use crate::approvals::{LIFETIME, Repeated};
+use crate::approvals::LIFETIME;
 use crate::existing_run::{ExistingRun, TakeOver, stored_result};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::record::Prepared;
+use crate::repeated_call::Repeated;
 use crate::request::{CallRequest, Fingerprint};
 use crate::result::{CallOutcome, CallResult, Refusal};
 use crate::secrets::{redact_failure, redact_output};

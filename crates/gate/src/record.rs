@@ -225,6 +225,7 @@ fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<New
         ),
         definition_hash: definition.map(|definition| definition.hash.to_string()),
         key_id: key,
+        two_person: mode.two_person,
         waiting,
     }))
 }

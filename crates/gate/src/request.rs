@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ledger::{ArtifactRef, Hash, payload_hash};
 use policy::{Claim, Versions};
-use proto::{ApiKeyId, InvocationId, OrgId, SessionId};
+use proto::{ApiKeyId, InvocationId, JsonObject, OrgId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -164,6 +164,12 @@ impl CallRequest {
             request_hash,
             action: None,
         }
+    }
+
+    /// The same call with other parameters.
+    pub(crate) fn with_parameters(&self, parameters: JsonObject) -> Self {
+        let target = Target { parameters: Value::Object(parameters), ..self.target.clone() };
+        Self { target, ..self.clone() }
     }
 
     /// The hash of everything that an approval is bound to: who requests what, with which parameters, in which lane and

@@ -17,6 +17,7 @@ mod observe;
 // The handlers.
 mod action_modes;
 mod actions;
+mod automation_modes;
 mod automation_runs;
 mod automations;
 mod changes;
@@ -64,7 +65,7 @@ mod verification_media;
 mod workspaces;
 
 pub(crate) use auth::keep_checking;
-pub use body::Body;
+pub use body::{Body, OptionalBody};
 pub use error::ApiError;
 pub use login::cookie_name;
 pub(crate) use router::router_inside;

@@ -27,9 +27,9 @@ mod usage;
 mod workspace;
 
 pub use actions::{
-    ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, Invocation,
-    InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
-    SetActionMode, UnavailableSource,
+    ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, ApproveInvocation,
+    AutomationModes, Invocation, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
+    InvokeAction, InvokeReply, SetActionMode, SetAutomationMode, UnavailableSource,
 };
 pub use automation::{
     AssignRun, AutomationEntry, AutomationList, AutomationRunDetail, AutomationRunEntry, AutomationRunList,

@@ -908,6 +908,12 @@ CREATE TABLE invocations (
     request JSONB,
     -- The API key with which it was requested. It may be deleted, and the invocation stays.
     key_id UUID,
+    -- Whether two people must approve it, and who has approved it first, with the arguments that it has now.
+    two_person BOOLEAN NOT NULL,
+    first_approved_by UUID,
+    first_approved_at TIMESTAMPTZ,
+    -- The hash of the request after an approver has edited its arguments.
+    edited_hash TEXT CHECK (length(edited_hash) = 64),
     -- Until when it can be approved. NULL if it never waited.
     expires_at TIMESTAMPTZ,
     -- Who approved or denied it.

@@ -1,13 +1,17 @@
 //! Automations: what their agents are told, what their sessions start from, and what triggers them.
 
 use chrono::{DateTime, Utc};
-use proto::{AutomationId, ConfigurationId, OrgId, UserId, WebhookScheme};
+use proto::{AutomationId, ConfigurationId, JsonObject, OrgId, UserId, WebhookScheme};
+use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::read;
 use crate::gate::administer;
 use crate::row::{from_row, optional_word, storable};
 use crate::{Store, StoreError};
+
+/// The most modes of one automation.
+const MAX_MODES: usize = 100;
 
 /// The settings of an automation, which admins change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,6 +216,55 @@ impl Store {
             } else {
                 StoreError::Refused("somebody else has changed this automation meanwhile: try again")
             })
+        })
+    }
+
+    /// The modes of an automation, by action key.
+    pub async fn automation_modes(
+        &self,
+        org: OrgId,
+        id: AutomationId,
+    ) -> Result<Option<JsonObject>, StoreError> {
+        const SQL: &str = "SELECT action_modes FROM automations WHERE org_id = $1 AND id = $2";
+        let (org, id) = (org.uuid(), id.uuid());
+        let found: Option<Json<JsonObject>> = read!(self, pool =>
+            sqlx::query_scalar(SQL).bind(org).bind(id).fetch_optional(pool).await)?;
+        Ok(found.map(|modes| modes.0))
+    }
+
+    /// Sets the mode of one action in an automation, or removes it. Other modes of the automation stay as they are.
+    pub async fn set_automation_mode(
+        &self,
+        org: OrgId,
+        id: AutomationId,
+        key: &str,
+        mode: Option<JsonValue>,
+    ) -> Result<(), StoreError> {
+        // Locks the row, so that of two concurrent changes none is lost.
+        const HOLD: &str = "UPDATE automations SET revision = revision + 1 WHERE org_id = $1 AND id = $2";
+        const READ: &str = "SELECT action_modes FROM automations WHERE org_id = $1 AND id = $2";
+        const SQL: &str = "UPDATE automations SET action_modes = $3 WHERE org_id = $1 AND id = $2";
+        let (org, id, key) = (org.uuid(), id.uuid(), key.to_owned());
+        administer!(self, tx => {
+            let held = sqlx::query(HOLD).bind(org).bind(id).execute(&mut *tx).await?;
+            if held.rows_affected() == 0 {
+                return Err(StoreError::Missing("this automation"));
+            }
+            let found: Json<JsonObject> =
+                sqlx::query_scalar(READ).bind(org).bind(id).fetch_one(&mut *tx).await?;
+            let Json(mut modes) = found;
+            match mode {
+                Some(mode) => drop(modes.insert(key, mode)),
+                None if modes.remove(&key).is_none() => {
+                    return Err(StoreError::Missing("the mode of this action"));
+                }
+                None => {}
+            }
+            if modes.len() > MAX_MODES {
+                return Err(StoreError::Refused("an automation has at most 100 modes"));
+            }
+            sqlx::query(SQL).bind(org).bind(id).bind(Json(modes)).execute(&mut *tx).await?;
+            Ok(())
         })
     }
 

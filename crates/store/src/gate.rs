@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 pub use self::completion::RunCompletion;
-pub use self::decision::{RunDecision, RunVerdict};
+pub use self::decision::{RequestEdit, RunDecision, RunVerdict, SeenRequest};
 pub use self::open_transcript::OpenTranscript;
 pub(crate) use self::record::{Changed, LedgerConnection, administer, change};
 use crate::postgres::Postgres;

@@ -170,6 +170,8 @@ from_row!(Approval, row => Approval(InboxEntry {
             risk_level: word(row.try_get("risk")?)?,
             params: row.try_get::<Json<_>, _>("params")?.0,
             expires_at: row.try_get("expires_at")?,
+            two_person: row.try_get("two_person")?,
+            first_approved_by: row.try_get::<Option<Uuid>, _>("first_approved_by")?.map(Into::into),
         },
         by_key: row.try_get::<Option<Uuid>, _>("key_id")?.is_some(),
     },
@@ -200,7 +202,8 @@ from_row!(Run, row => Run(InboxEntry {
 }));
 
 const APPROVALS_SQL: &str = concat!(
-    "SELECT i.id, i.integration, i.action, i.risk, i.params, i.key_id, i.expires_at, i.created_at, ",
+    "SELECT i.id, i.integration, i.action, i.risk, i.params, i.key_id, i.two_person, i.first_approved_by,
+    i.expires_at, i.created_at, ",
     session_columns!(),
     " FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     LEFT JOIN sessions s ON s.id = i.session_id AND s.org_id = i.org_id

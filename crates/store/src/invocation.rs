@@ -27,6 +27,8 @@ pub struct NewInvocation {
     pub params: JsonText,
     pub definition_hash: Option<String>,
     pub key_id: Option<ApiKeyId>,
+    /// Whether two people must approve it.
+    pub two_person: bool,
     /// Set if the run waits for approval.
     pub waiting: Option<Waiting>,
 }
@@ -59,6 +61,13 @@ pub struct Invocation {
     pub request: Option<JsonValue>,
     /// The API key with which it was requested.
     pub key_id: Option<ApiKeyId>,
+    /// Whether two people must approve it.
+    pub two_person: bool,
+    /// Who approved it first, with the arguments that it has now.
+    pub first_approved_by: Option<UserId>,
+    pub first_approved_at: Option<DateTime<Utc>>,
+    /// The hash of the request after an approver has edited its arguments.
+    pub edited_hash: Option<String>,
     pub expires_at: Option<DateTime<Utc>>,
     pub decided_by: Option<UserId>,
     pub decided_at: Option<DateTime<Utc>>,
@@ -99,8 +108,9 @@ macro_rules! invocations {
     ($rest:literal) => {
         concat!(
             "SELECT i.org_id, i.run_id, i.id, i.session_id, i.integration, i.action, i.risk, i.mode, i.mode_source,
-            i.mode_reason, i.params, i.definition_hash, i.request, i.key_id, i.expires_at, i.decided_by, i.decided_at,
-            i.created_at, r.status, r.request_hash, r.outcome, r.answer, r.started_at, r.completed_at
+            i.mode_reason, i.params, i.definition_hash, i.request, i.key_id, i.two_person,
+            i.first_approved_by, i.first_approved_at, i.edited_hash, i.expires_at, i.decided_by, i.decided_at, i.created_at,
+            r.status, r.request_hash, r.outcome, r.answer, r.started_at, r.completed_at
             FROM invocations i JOIN runs r ON r.org_id = i.org_id AND r.run_id = i.run_id ",
             $rest
         )
@@ -122,6 +132,10 @@ from_row!(inline Invocation, row => Invocation {
     definition_hash: row.try_get("definition_hash")?,
     request: row.try_get::<Option<Json<_>>, _>("request")?.map(|json| json.0),
     key_id: row.try_get::<Option<Uuid>, _>("key_id")?.map(Into::into),
+    two_person: row.try_get("two_person")?,
+    first_approved_by: row.try_get::<Option<Uuid>, _>("first_approved_by")?.map(Into::into),
+    first_approved_at: row.try_get("first_approved_at")?,
+    edited_hash: row.try_get("edited_hash")?,
     expires_at: row.try_get("expires_at")?,
     decided_by: row.try_get::<Option<Uuid>, _>("decided_by")?.map(Into::into),
     decided_at: row.try_get("decided_at")?,

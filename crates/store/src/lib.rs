@@ -96,8 +96,8 @@ pub use event::{EventBatch, NewBatch};
 pub use evidence::{EvidenceFile, NewEvidence, NewEvidenceFile};
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
 pub use gate::{
-    Change, ConfigurationEffect, Effect, GateWrite, NewEvent, OpenTranscript, RunCompletion, RunDecision,
-    RunVerdict, Written,
+    Change, ConfigurationEffect, Effect, GateWrite, NewEvent, OpenTranscript, RequestEdit, RunCompletion,
+    RunDecision, RunVerdict, SeenRequest, Written,
 };
 pub use idempotency::{Begin, KeyedRequest, Reservation};
 pub use inbox::{InboxCursor, InboxEntry, InboxFilter, InboxItem, InboxSession, InvalidInboxCursor};

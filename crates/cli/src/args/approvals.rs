@@ -1,5 +1,7 @@
 //! The options of `approvals`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::gateway::GatewayArgs;
@@ -20,6 +22,13 @@ pub(crate) enum ApprovalsCommand {
     Approve {
         /// The invocation, by id or the beginning of its id
         invocation: String,
+        /// Execute the action with the parameters in this JSON file (- is standard input) instead of its own
+        #[arg(long, value_name = "FILE")]
+        params: Option<PathBuf>,
+        /// Afterwards set the mode of the action to allow, so that nobody is asked again; for owners and admins.
+        /// `actions modes ls` shows such modes, `actions modes unset` revokes them
+        #[arg(long)]
+        always: bool,
     },
     /// Deny an action, which is then never executed
     Deny {

@@ -4,9 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use testkit::EffectRecorder;
+use testkit::{EffectRecorder, Plan};
 
-use crate::gate::with_tools;
+use crate::gate::{dead, with_tools};
 use crate::harness::Machine;
 use crate::live::Real;
 use crate::live_environment::running;
@@ -195,4 +195,91 @@ fn people_list_watch_approve_and_deny_on_the_command_line() {
     let refused = machine.run(&["approvals", "approve", &third, "--token", &token]);
     assert_eq!(refused.code, 1, "a member decides nothing: {}", refused.out);
     assert_eq!(acting.effects.all().len(), 1);
+}
+
+#[test]
+fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
+    let mut acting = Acting::start(&[]);
+    acting.real.new_session(&json!({}));
+    let _socket = running(&acting.real);
+    let machine = &acting.real.machine;
+    let file = machine.file("params.json");
+    std::fs::write(&file, r#"{"note": 7}"#).unwrap();
+    let id = acting.request();
+    let edit = ["approvals", "approve", &id, "--params", file.to_str().unwrap()];
+    let wrong = machine.run(&edit);
+    assert!(wrong.code == 1 && wrong.err.contains("note must be a text"), "{}", wrong.err);
+    std::fs::write(&file, r#"{"note": "ho"}"#).unwrap();
+    let done = machine.json(&edit);
+    assert_eq!((&done["status"], &done["edited"]), (&json!("completed"), &json!(true)), "{done}");
+    assert_eq!((&done["params"], acting.effects.all().len()), (&json!({"note": "ho"}), 1), "{done}");
+    let set = ["actions", "modes", "set", "tools:effect.write", "require_approval"];
+    assert_eq!(machine.run(&[&set[..], &["--two-person"]].concat()).code, 0);
+    let id = acting.request();
+    let always = ["approvals", "approve", &id, "--always"];
+    let refused = machine.run(&always);
+    assert!(refused.code == 1 && refused.err.contains("nothing was approved"), "{}", refused.err);
+    assert_eq!(machine.run(&["approvals", "deny", &id]).code, 0);
+    assert_eq!(machine.run(&set).code, 0);
+    let id = acting.request();
+    let done = machine.run(&["approvals", "approve", &id, "--always"]);
+    assert!(
+        done.out.contains("the mode of tools:effect.write is allow from here on"),
+        "{} {}",
+        done.out,
+        done.err
+    );
+    assert_eq!(acting.effects.all().len(), 2);
+    let (_, err, code) = acting.run(WRITE);
+    assert_eq!((code.as_str(), acting.effects.all().len()), ("0", 3), "nobody is asked: {err}");
+    let listed = machine.json(&["actions", "modes", "ls"]);
+    assert_eq!(
+        (&listed[0]["mode"], &listed[0]["source"]),
+        (&json!("allow"), &json!(format!("approval {id}")))
+    );
+    assert_eq!(machine.run(&["actions", "modes", "unset", "tools:effect.write"]).code, 0);
+    acting.request();
+    assert_eq!(acting.effects.all().len(), 3, "revoked");
+}
+
+#[test]
+fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it() {
+    let mut acting = Acting::start(&[]);
+    acting.real.new_session(&json!({}));
+    drop(running(&acting.real));
+    for (point, effects) in [(Some("gate-approved"), 0), (None, 1)] {
+        let waiting = acting.request();
+        match point {
+            // After the approval is on disk, and before the effect.
+            Some(point) => acting.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]),
+            // The action has taken effect and has not answered.
+            None => {
+                let slow = Plan { delay: std::time::Duration::from_mins(5), ..Plan::default() };
+                acting.effects.plan_next(slow);
+            }
+        }
+        let command = acting.real.machine.command(&["approvals", "approve", &waiting]).spawn();
+        let mut approver = command.unwrap();
+        let server = if point.is_some() {
+            dead(acting.real.server.take().unwrap());
+            acting.real.machine.serve()
+        } else {
+            while acting.effects.all().is_empty() {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            acting.real.server.take().unwrap().kill();
+            acting.real.machine.serve()
+        };
+        acting.real.server = Some(server);
+        assert!(!approver.wait().unwrap().success(), "{point:?}");
+        let path = format!("/v1/invocations/{waiting}");
+        let status = || acting.real.get(&path)["invocation"]["status"].clone();
+        while status() == "executing" {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        assert_eq!((status(), acting.effects.all().len()), (json!("unknown"), effects), "{point:?}");
+        let again = acting.real.machine.run(&["approvals", "approve", &waiting]);
+        assert!(again.code == 1 && again.err.contains("in status: unknown"), "{}", again.err);
+        assert_eq!(acting.effects.all().len(), effects, "{point:?}: it was executed again");
+    }
 }

@@ -3,8 +3,8 @@
 
 use chrono::{DateTime, Utc};
 use gate::{
-    ActionRequest, ApprovalError, CallOutcome, CallRequest, CallResult, Output, RunRequest, SourceError,
-    Tool, ToolScope,
+    ActionRequest, Approval, ApprovalError, CallOutcome, CallRequest, CallResult, Output, RunRequest,
+    SourceError, Tool, ToolScope,
 };
 use policy::Risk;
 use proto::http::{Invocation as WireInvocation, InvokeAction};
@@ -84,23 +84,33 @@ impl Actions {
         }
     }
 
-    /// Approves an invocation. It is executed at once, or when its caller repeats it.
+    /// Approves an invocation. It is executed at once, or when its caller repeats it; the first of two people who must
+    /// approve leaves it waiting.
     pub(crate) async fn approve(
         &self,
         org: OrgId,
         id: InvocationId,
-        by: UserId,
+        approval: &Approval,
     ) -> Result<(CallResult, Option<Invocation>), ApprovalError> {
         self.check_requester(org, id).await?;
-        let result = self.gate.approve(org, id, by).await?;
+        let result = self.gate.approve(org, id, approval).await?;
         let invocation = self.store.invocation(org, id).await?;
         if let Some(done) = &invocation {
+            if done.status(self.clock.now()) == InvocationStatus::Pending {
+                // The first of two people has approved: everybody sees who, and with which parameters.
+                self.announce_request(done);
+                return Ok((result, invocation));
+            }
             let completed = |outcome| ServerMessage::ActionCompleted { invocation_id: id, outcome };
             let message = match result.outcome {
                 CallOutcome::Success => completed(ActionOutcome::Completed { result: result_of(done) }),
                 CallOutcome::Waiting(_) => {
                     let status = InvocationStatus::Approved;
-                    ServerMessage::ActionApprovalResult { invocation_id: id, status, approved_by: by }
+                    ServerMessage::ActionApprovalResult {
+                        invocation_id: id,
+                        status,
+                        approved_by: approval.by,
+                    }
                 }
                 _ => completed(ActionOutcome::Failed { error: result.text().to_owned() }),
             };
@@ -238,11 +248,15 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
         mode: invocation.mode,
         mode_source: invocation.mode_source,
         params: invocation.params.clone(),
+        edited: invocation.edited_hash.is_some(),
         status,
         result: result_of(invocation),
         error: text.filter(|_| failed),
         denied_reason: denied.then_some(reason),
         duration_ms: duration.and_then(|duration| u64::try_from(duration).ok()),
+        two_person: invocation.two_person,
+        first_approved_by: invocation.first_approved_by,
+        first_approved_at: invocation.first_approved_at,
         approved_by: invocation.decided_by,
         approved_at: invocation.decided_at.filter(|_| approved),
         completed_at: run.completed_at,

@@ -58,7 +58,7 @@ pub(super) async fn unset_mode(
     changed(governance(&app).unset_mode(admin.org, Some(admin.id), &key).await)
 }
 
-fn parse_key(key: &str) -> Result<ModeKey, ApiError> {
+pub(super) fn parse_key(key: &str) -> Result<ModeKey, ApiError> {
     key.parse().map_err(|error: policy::ModeKeyError| ApiError::bad_request(format!("key: {error}")))
 }
 

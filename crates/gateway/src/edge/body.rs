@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{ConnectInfo, FromRequest, MatchedPath, Request};
 use axum::http::header;
 use axum::http::request::Parts;
@@ -35,6 +35,20 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Body<T> {
         }
         let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
         parsed.map_err(|error| ApiError::internal(error.to_string()))?.map(Self)
+    }
+}
+
+/// Like [`Body`], but a request without a body has the default.
+pub struct OptionalBody<T>(pub T);
+
+impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<AppState> for OptionalBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
+        if request.body().is_end_stream() {
+            return Ok(Self(T::default()));
+        }
+        Body::from_request(request, app).await.map(|Body(value)| Self(value))
     }
 }
 

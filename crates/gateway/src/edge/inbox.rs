@@ -64,10 +64,14 @@ fn shown(caller: &Caller, entry: InboxEntry) -> WireEntry {
 /// Whether the caller may approve, answer or settle this entry, as the routes for that decide.
 fn can_decide(caller: &Caller, entry: &InboxEntry) -> bool {
     match &entry.item {
-        InboxItem::Approval { by_key, .. } => {
+        InboxItem::Approval { by_key, approval } => {
             let Caller::User(user) = caller else { return false };
             let with_key = matches!(user.credential, UserCredential::ApiKey(_));
-            user.may(Act::DecideInvocation, false) && !(*by_key && with_key)
+            let creator = entry.session.as_ref().and_then(|session| session.created_by);
+            let took_part = [creator, approval.first_approved_by].contains(&Some(user.id));
+            user.may(Act::DecideInvocation, false)
+                && !(*by_key && with_key)
+                && !(approval.two_person && took_part)
         }
         InboxItem::Question { .. } => {
             let creator = entry.session.as_ref().and_then(|session| session.created_by);

@@ -4,18 +4,18 @@ use axum::Json;
 use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use gate::{ApprovalError, Attempt, CallOutcome, CallResult};
+use gate::{Approval, ApprovalError, Attempt, CallOutcome, CallResult};
 use proto::http::{
-    ErrorBody, InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction,
-    InvokeReply,
+    ApproveInvocation, ErrorBody, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
+    InvokeAction, InvokeReply,
 };
-use proto::{ErrorCode, InvocationId, InvocationStatus, SessionId};
+use proto::{ErrorCode, InvocationId, InvocationStatus, SessionId, UserId};
 use store::{Invocation, UserCredential};
 
 use super::auth::{Caller, SessionAccess, SessionAttempt, User};
 use super::contract::identity;
 use super::params::Path;
-use super::{ApiError, Body};
+use super::{ApiError, Body, OptionalBody};
 use crate::actions::{ActionCaller, ActionError, is_invalid, shown_invocation};
 use crate::app::AppState;
 
@@ -139,18 +139,21 @@ pub(super) async fn get(
     Ok(Json(InvocationReply { invocation: shown_invocation(&found, app.clock.now()) }))
 }
 
-/// Approves an invocation and executes it. It is decided again first: what is stricter by now is 409.
+/// Approves an invocation and executes it, with other parameters if the body has some. It is decided again first: what is
+/// stricter by now is 409. The first of two people who must approve gets 202.
 #[utoipa::path(post, path = "/proliferate/{id}/actions/invocations/{invocationId}/approve", tag = "actions",
-    params(("id" = SessionId, Path), ("invocationId" = InvocationId, Path)),
-    responses((status = 200, body = InvokeReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    params(("id" = SessionId, Path), ("invocationId" = InvocationId, Path)), request_body = Option<ApproveInvocation>,
+    responses((status = 200, body = InvokeReply), (status = 202, body = InvocationPending),
+        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 410, body = ErrorBody), (status = 502, body = ErrorBody)))]
 pub(super) async fn approve(
     app: AppState,
     access: SessionAccess,
     Path((_, id)): Path<(String, String)>,
+    OptionalBody(approval): OptionalBody<ApproveInvocation>,
 ) -> Result<Response, ApiError> {
     let found = of_session(&app, &access, &id).await?;
-    decide(&app, &access.caller, &found, true).await
+    approve_found(&app, &access.caller, &found, approval).await
 }
 
 /// Denies an invocation, which is then never executed.
@@ -164,7 +167,7 @@ pub(super) async fn deny(
     Path((_, id)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
     let found = of_session(&app, &access, &id).await?;
-    decide(&app, &access.caller, &found, false).await
+    deny_found(&app, &access.caller, &found).await
 }
 
 /// Returns one invocation of the organization.
@@ -180,18 +183,21 @@ pub(super) async fn get_any(
     Ok(Json(InvocationReply { invocation: shown_invocation(&found, app.clock.now()) }))
 }
 
-/// Approves an invocation of the organization and executes it.
+/// Approves an invocation of the organization and executes it, with other parameters if the body has some. The first of
+/// two people who must approve gets 202.
 #[utoipa::path(post, path = "/v1/invocations/{invocationId}/approve", tag = "actions",
-    params(("invocationId" = InvocationId, Path)),
-    responses((status = 200, body = InvokeReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    params(("invocationId" = InvocationId, Path)), request_body = Option<ApproveInvocation>,
+    responses((status = 200, body = InvokeReply), (status = 202, body = InvocationPending),
+        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 410, body = ErrorBody), (status = 502, body = ErrorBody)))]
 pub(super) async fn approve_any(
     app: AppState,
     user: User,
     Path(id): Path<String>,
+    OptionalBody(approval): OptionalBody<ApproveInvocation>,
 ) -> Result<Response, ApiError> {
     let found = of_org(&app, &user, &id).await?;
-    decide(&app, &Caller::User(user), &found, true).await
+    approve_found(&app, &Caller::User(user), &found, approval).await
 }
 
 /// Denies an invocation of the organization.
@@ -205,7 +211,7 @@ pub(super) async fn deny_any(
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
     let found = of_org(&app, &user, &id).await?;
-    decide(&app, &Caller::User(user), &found, false).await
+    deny_found(&app, &Caller::User(user), &found).await
 }
 
 fn not_found() -> ApiError {
@@ -224,12 +230,35 @@ async fn of_org(app: &AppState, user: &User, id: &str) -> Result<Invocation, Api
     app.store.invocation(user.org, id).await?.ok_or_else(not_found)
 }
 
-async fn decide(
+async fn approve_found(
     app: &AppState,
     caller: &Caller,
     found: &Invocation,
-    approves: bool,
+    ApproveInvocation { params }: ApproveInvocation,
 ) -> Result<Response, ApiError> {
+    let approval = Approval { by: approver(caller, found)?, params };
+    let approved = app.actions.approve(found.org_id, found.id, &approval).await;
+    let (result, invocation) = approved.map_err(|error| refused(error, "approve"))?;
+    let now = app.clock.now();
+    let waits = invocation.as_ref().filter(|found| found.status(now) == InvocationStatus::Pending);
+    if let Some(waiting) = waits {
+        let message = "Approved by one person; another owner or admin must approve it too".to_owned();
+        let body = InvocationPending { invocation: shown_invocation(waiting, now), message };
+        return Ok((StatusCode::ACCEPTED, Json(body)).into_response());
+    }
+    Ok(render(app, &result, invocation))
+}
+
+async fn deny_found(app: &AppState, caller: &Caller, found: &Invocation) -> Result<Response, ApiError> {
+    let by = approver(caller, found)?;
+    let denied = app.actions.deny(found.org_id, found.id, by).await;
+    let denied = denied.map_err(|error| refused(error, "deny"))?.ok_or_else(not_found)?;
+    let invocation = shown_invocation(&denied, app.clock.now());
+    Ok(Json(InvocationReply { invocation }).into_response())
+}
+
+/// The person who decides about an invocation.
+fn approver(caller: &Caller, found: &Invocation) -> Result<UserId, ApiError> {
     let Caller::User(user) = caller else {
         return Err(ApiError::forbidden("Only people approve and deny invocations"));
     };
@@ -238,15 +267,7 @@ async fn decide(
             "A request that was made with an API key needs a person's own login",
         ));
     }
-    let (org, id) = (found.org_id, found.id);
-    if approves {
-        let decided = app.actions.approve(org, id, user.id).await;
-        let (result, invocation) = decided.map_err(|error| refused(error, "approve"))?;
-        return Ok(render(app, &result, invocation));
-    }
-    let denied = app.actions.deny(org, id, user.id).await.map_err(|error| refused(error, "deny"))?;
-    let invocation = shown_invocation(&denied.ok_or_else(not_found)?, app.clock.now());
-    Ok(Json(InvocationReply { invocation }).into_response())
+    Ok(user.id)
 }
 
 fn refused(error: ApprovalError, act: &str) -> ApiError {
@@ -258,6 +279,9 @@ fn refused(error: ApprovalError, act: &str) -> ApiError {
         ApprovalError::Expired => {
             ApiError::new(StatusCode::GONE, ErrorCode::Expired, "Invocation has expired")
         }
+        ApprovalError::OwnRequest => ApiError::forbidden(&error.to_string()),
+        ApprovalError::ApprovedBefore => ApiError::conflict(error.to_string()),
+        ApprovalError::Invalid(problem) => ApiError::bad_request(problem),
         ApprovalError::Changed(reason) => ApiError::conflict(reason),
         ApprovalError::Unavailable(cause) => ApiError::unavailable("The integration", cause),
         ApprovalError::Store(error) => error.into(),

@@ -17,11 +17,11 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, actions, automation_runs, automations, body, changes, connectors, contract, cors, create,
-    databases, device_login, egress, environment, exec, files, git, health, hooks, inbox, inspect,
-    integrations, invocations, keys, login, mcp, me, members, messages, model_proxy, notifications, observe,
-    preferences, questions, secret_files, secrets, services, sessions, setup, socket, steer, tickets,
-    tool_calls, tools, usage, verification_media, workspaces,
+    action_modes, actions, automation_modes, automation_runs, automations, body, changes, connectors,
+    contract, cors, create, databases, device_login, egress, environment, exec, files, git, health, hooks,
+    inbox, inspect, integrations, invocations, keys, login, mcp, me, members, messages, model_proxy,
+    notifications, observe, preferences, questions, secret_files, secrets, services, sessions, setup, socket,
+    steer, tickets, tool_calls, tools, usage, verification_media, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -197,6 +197,8 @@ table! {
     contract::artifact_content => ReadRuns;
     action_modes::modes => ReadOrganization, action_modes::set_mode => ManageOrganization;
     action_modes::unset_mode => ManageOrganization;
+    automation_modes::list => ReadOrganization, automation_modes::set => ManageOrganization;
+    automation_modes::unset => ManageOrganization;
     // Called by agents: the model.
     model_proxy::messages => AskModel;
     model_proxy::chat_completions => AskModel;

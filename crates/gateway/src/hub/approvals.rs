@@ -14,6 +14,8 @@ pub(crate) fn open_approval(invocation: &Invocation) -> OpenApproval {
         risk_level: invocation.risk,
         params: invocation.params.clone(),
         expires_at: invocation.expires_at,
+        two_person: invocation.two_person,
+        first_approved_by: invocation.first_approved_by,
     }
 }
 

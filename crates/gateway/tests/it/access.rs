@@ -164,6 +164,24 @@ fn of_automations() -> Vec<Probe> {
         probe("PATCH /v1/automations/{automationId}", manage, &automation, json!({"name": "b"})),
         probe("DELETE /v1/automations/{automationId}", manage, &automation, null()),
         probe(
+            "GET /v1/automations/{automationId}/action-modes",
+            read,
+            &format!("{automation}/action-modes"),
+            null(),
+        ),
+        probe(
+            "PUT /v1/automations/{automationId}/action-modes",
+            manage,
+            &format!("{automation}/action-modes"),
+            json!({"key": "a:b", "mode": "deny"}),
+        ),
+        probe(
+            "DELETE /v1/automations/{automationId}/action-modes/{key}",
+            manage,
+            &format!("{automation}/action-modes/a:b"),
+            null(),
+        ),
+        probe(
             "GET /v1/automations/{automationId}/trigger-events",
             read,
             &format!("{automation}/trigger-events"),

@@ -157,6 +157,18 @@ fn workspace_steps() -> Vec<Step> {
             ["system", "automation", "change"],
         ),
         (
+            "PUT /v1/automations/{automationId}/action-modes",
+            "/v1/automations/{id}/action-modes",
+            json!({"key": "tools:weather", "mode": "deny"}),
+            ["system", "automation", "change"],
+        ),
+        (
+            "DELETE /v1/automations/{automationId}/action-modes/{key}",
+            "/v1/automations/{id}/action-modes/tools:weather",
+            Value::Null,
+            ["system", "automation", "change"],
+        ),
+        (
             "DELETE /v1/automations/{automationId}",
             "/v1/automations/{id}",
             Value::Null,

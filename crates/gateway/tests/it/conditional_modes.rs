@@ -128,23 +128,35 @@ async fn conditions_of_an_automation_count_and_wrong_ones_deny() {
     let (own, token) = agent(&world).await;
     let automation = format!(
         "INSERT INTO automations (id, org_id, name, instructions, enabled, action_modes, created_at, updated_at)
-        SELECT id, org_id, 'a', '', true, '{{}}', created_at, created_at FROM sessions WHERE id = '{own}';
+        SELECT id, org_id, 'a', '', true, '{{}}', now(), now() FROM sessions WHERE id = '{own}';
         UPDATE sessions SET automation_id = id WHERE id = '{own}'"
     );
     world.gateway.sql(&automation).await;
-    let modes = |mode: Value| format!("UPDATE automations SET action_modes = '{}'", json!({ KEY: mode }));
+    let path = format!("/v1/automations/{own}/action-modes");
+    let put = async |who: Role, mode: Value| {
+        let call = world.gateway.call("PUT", &path).json(&json!({"key": KEY, "mode": mode}));
+        call.bearer(world.team.token(who)).status().await
+    };
     let write = |note: &'static str| invoke(&world, &token, own, "effect.write", json!({"note": note}));
-    world.gateway.sql(&modes(notes())).await;
+    assert_eq!(put(Role::Member, json!("allow")).await, 403);
+    let mut contradiction = notes();
+    contradiction["examples"][0]["mode"] = json!("deny");
+    assert_eq!(put(Role::Admin, contradiction).await, 400);
+    assert_eq!(put(Role::Admin, notes()).await, 200);
+    let (_, listed) = get(&world, world.team.token(Role::Member), &path).await;
+    assert_eq!(listed, json!({"modes": {KEY: notes()}}));
     assert_eq!([write("dev").await.0, write("all").await.0, write("x").await.0], [200, 403, 202]);
     assert_eq!(set(&world, &json!({"else": "allow", "rules": [notes()["rules"][1]]})).await.0, 200);
-    world.gateway.sql(&modes(json!("allow"))).await;
+    assert_eq!(put(Role::Admin, json!("allow")).await, 200);
     assert_eq!([write("x").await.0, write("all").await.0], [200, 403], "the organization denies `all`");
-    let (_, body) = {
-        world
-            .gateway
-            .sql(&modes(json!({"else": "allow", "rules": [{"when": {"typ": 1}, "mode": "allow"}]})))
-            .await;
-        write("dev").await
-    };
+    let wrong = json!({KEY: {"else": "allow", "rules": [{"when": {"typ": 1}, "mode": "allow"}]}});
+    world.gateway.sql(&format!("UPDATE automations SET action_modes = '{wrong}'")).await;
+    let (_, body) = write("dev").await;
     assert_eq!(body["invocation"]["deniedReason"], "unknown_mode:wrong_conditions", "{body}");
+    let unset = format!("{path}/{KEY}");
+    for status in [200, 404] {
+        let call = world.gateway.call("DELETE", &unset).bearer(world.team.token(Role::Admin));
+        assert_eq!(call.status().await, status);
+    }
+    assert_eq!(get(&world, &token, &path).await.0, 403, "not for sandboxes");
 }

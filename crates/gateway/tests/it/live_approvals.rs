@@ -1,15 +1,21 @@
 //! Invocations that wait for approval, as the people who watch their session see them.
 
-use proto::Role;
+use std::time::Duration;
+
+use clock::Clock;
+use proto::{InvocationStatus, Role, RunStatus};
 use serde_json::{Value, json};
 use testkit::EffectRecorder;
 
-use crate::live::{Live, On, id, on_both};
-use crate::people::{person, sandbox_token};
+use crate::harness::{Setup, within};
+use crate::live::{Live, On, id, of_type, on_both};
+use crate::people::{Person, person, sandbox_token};
 use crate::world::tools;
 
 on_both! {
     init_carries_the_requests_that_wait
+    everybody_who_watches_learns_of_a_request_and_of_what_became_of_it
+    a_request_that_nobody_decides_ends_as_expired
 }
 
 /// Requests an action that waits, and returns the id of its invocation.
@@ -54,4 +60,75 @@ async fn init_carries_the_requests_that_wait(on: On) {
     let (status, answer, ..) = live.ask("POST", &stop, Some(&live.ada.token), &json!({}), None).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(approvals(&live, &session).await, Value::Null, "a stopped session expires its requests");
+}
+
+/// A gateway with tools, and an admin.
+async fn acting(setup: Setup) -> (Live, Person, EffectRecorder) {
+    let effects = EffectRecorder::start().await.unwrap();
+    let address = effects.url().trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let live = Live::with(setup.with_tools(&tools(&address), &address)).await;
+    let admin = person(&live.app, live.ada.org, Role::Admin).await;
+    (live, admin, effects)
+}
+
+async fn decide(live: &Live, who: &Person, id: &str, act: &str) -> (u16, Value) {
+    let path = format!("/v1/invocations/{id}/{act}");
+    let (status, answer, ..) = live.ask("POST", &path, Some(&who.token), &json!({}), None).await;
+    (status, answer)
+}
+
+async fn everybody_who_watches_learns_of_a_request_and_of_what_became_of_it(on: On) {
+    let (live, admin, _effects) = acting(on.setup().await).await;
+    let session = live.session().await;
+    let mut sockets = [live.running(&session).await, live.running(&session).await];
+    let token = sandbox_token(&live.app, id(&session)).await;
+    let (done, denied) = (
+        request(&live, &session, &token, json!({})).await,
+        request(&live, &session, &token, json!({})).await,
+    );
+    assert_eq!(decide(&live, &admin, &done, "approve").await.0, 200);
+    assert_eq!(decide(&live, &admin, &denied, "deny").await.0, 200);
+    let mut seen = Vec::new();
+    for socket in &mut sockets {
+        let mut frames = socket.until_type("action_completed").await;
+        if of_type(&frames, "action_approval_result").is_empty() {
+            frames.extend(socket.until_type("action_approval_result").await);
+        }
+        let requests = of_type(&frames, "action_approval_request");
+        let ids: Vec<_> = requests.iter().map(|frame| frame["payload"]["invocationId"].clone()).collect();
+        assert_eq!(ids, [json!(done), json!(denied)]);
+        let completed = of_type(&frames, "action_completed")[0].clone();
+        assert_eq!(
+            (&completed["payload"]["invocationId"], &completed["payload"]["status"]),
+            (&json!(done), &json!("completed")),
+            "{completed}"
+        );
+        let result = of_type(&frames, "action_approval_result")[0].clone();
+        assert_eq!(
+            (&result["payload"]["invocationId"], &result["payload"]["status"]),
+            (&json!(denied), &json!("denied")),
+            "{result}"
+        );
+        seen.push([requests[0].clone(), requests[1].clone(), completed, result]);
+    }
+    assert_eq!(seen[0], seen[1], "everybody sees the same");
+}
+
+async fn a_request_that_nobody_decides_ends_as_expired(on: On) {
+    let clock = Clock::manual(Clock::system().now());
+    let (live, admin, effects) = acting(on.setup().await.clock(&clock)).await;
+    let session = live.session().await;
+    let token = sandbox_token(&live.app, id(&session)).await;
+    let waiting = request(&live, &session, &token, json!({})).await;
+    let found = || async {
+        live.app.store.invocation(live.ada.org, waiting.parse().unwrap()).await.unwrap().unwrap()
+    };
+    clock.advance(gate::LIFETIME - Duration::from_secs(1));
+    assert_eq!(found().await.status(clock.now()), InvocationStatus::Pending);
+    clock.advance(Duration::from_secs(1));
+    within(async { while found().await.run.status != RunStatus::Cancelled {} }).await;
+    let ended = found().await;
+    assert_eq!((ended.run.outcome.as_deref(), ended.request), (Some("expired"), None));
+    assert_eq!(decide(&live, &admin, &waiting, "approve").await.0, 410);
+    assert_eq!((decide(&live, &admin, &waiting, "deny").await.0, effects.all().len()), (410, 0));
 }

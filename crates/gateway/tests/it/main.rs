@@ -60,6 +60,7 @@ mod redaction;
 mod rotation;
 mod vault;
 // The model proxy, the git proxy and tool modes.
+mod approvals;
 mod conditional_modes;
 mod git_proxy;
 mod model_proxy;

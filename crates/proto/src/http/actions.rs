@@ -50,6 +50,23 @@ pub struct SetActionMode {
     pub invocation_id: Option<InvocationId>,
 }
 
+/// The modes of an automation. They count before those of the organization, except for what the organization denies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AutomationModes {
+    /// By action key, as they were set.
+    #[schema(value_type = Object)]
+    pub modes: JsonObject,
+}
+
+/// The new mode of an action in the sessions of an automation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetAutomationMode {
+    /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
+    pub key: String,
+    /// As for an organization.
+    pub mode: Value,
+}
+
 /// All actions that a session may invoke: providers first, then connectors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionCatalog {
@@ -130,11 +147,19 @@ pub struct Invocation {
     pub mode: ActionMode,
     pub mode_source: ModeSource,
     pub params: Value,
+    /// Whether an approver has edited the parameters.
+    pub edited: bool,
     pub status: InvocationStatus,
     pub result: Value,
     pub error: Option<String>,
     pub denied_reason: Option<String>,
     pub duration_ms: Option<u64>,
+    /// Whether two people must approve the invocation.
+    pub two_person: bool,
+    /// The first of the two, who approved the invocation with the parameters that it has now.
+    pub first_approved_by: Option<UserId>,
+    #[serde(with = "iso::option")]
+    pub first_approved_at: Option<DateTime<Utc>>,
     /// The user who approved or denied the invocation.
     pub approved_by: Option<UserId>,
     #[serde(with = "iso::option")]
@@ -145,6 +170,15 @@ pub struct Invocation {
     pub expires_at: Option<DateTime<Utc>>,
     #[serde(with = "iso")]
     pub created_at: DateTime<Utc>,
+}
+
+/// The approval of an invocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ApproveInvocation {
+    /// Replaces the parameters of the invocation; the action is executed with these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub params: Option<JsonObject>,
 }
 
 /// The action ran. `result` is `null` if it has none, because the command line expects the key.

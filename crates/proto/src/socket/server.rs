@@ -260,6 +260,12 @@ pub struct OpenApproval {
     /// The empty string on the wire if it never expires.
     #[serde(with = "iso::or_empty")]
     pub expires_at: Option<DateTime<Utc>>,
+    /// Whether two people must approve it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_person: bool,
+    /// Who approved it first; another person must approve it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_approved_by: Option<UserId>,
 }
 
 /// The result of one service command.

@@ -397,6 +397,8 @@ fn actions() -> Vec<Golden> {
         risk_level: Risk::Write,
         params: json!({"title": "t"}),
         expires_at,
+        two_person: false,
+        first_approved_by: None,
     };
     let request = |expires_at| ServerMessage::ActionApprovalRequest(waiting(expires_at));
     let completed = |outcome| ServerMessage::ActionCompleted { invocation_id: id(1), outcome };

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Written;
 use super::plan::{ExistingRows, Plan, PlannedEnd};
 use super::rows::{Cell, Rows, Statement};
-use crate::row::from_row;
+use crate::row::{JsonText, from_row};
 use crate::{Ended, Run};
 
 /// A decision about a run that waits.
@@ -20,10 +20,34 @@ pub struct RunDecision {
     pub by: Option<UserId>,
     pub at: DateTime<Utc>,
     pub verdict: RunVerdict,
+    /// What an approver has seen. If it has changed meanwhile, the approval does not count.
+    pub seen: Option<SeenRequest>,
+    /// The arguments that an approver has changed.
+    pub edit: Option<Box<RequestEdit>>,
+}
+
+/// The state of a request that an approval relies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenRequest {
+    pub first_approved_by: Option<UserId>,
+    pub edited_hash: Option<String>,
+}
+
+/// A request whose arguments an approver has edited.
+#[derive(Clone, Debug)]
+pub struct RequestEdit {
+    /// The complete request, which is executed if it is approved.
+    pub request: JsonText,
+    /// Redacted and truncated.
+    pub params: JsonText,
+    /// The hash that binds the approval to the request.
+    pub hash: String,
 }
 
 #[derive(Clone, Debug)]
 pub enum RunVerdict {
+    /// One of two people approves: the run goes on waiting.
+    FirstApproval,
     /// This instance executes the call, if the request has not expired and nobody has decided about it.
     Start { instance: String },
     /// The caller may repeat the call until then, which executes it once ([`RunVerdict::Redeem`]).
@@ -40,7 +64,10 @@ impl RunDecision {
     /// The end of the run, unless the decision starts it.
     pub(crate) fn ended(&self) -> Option<&Ended> {
         match &self.verdict {
-            RunVerdict::Start { .. } | RunVerdict::Grant { .. } | RunVerdict::Redeem { .. } => None,
+            RunVerdict::FirstApproval
+            | RunVerdict::Start { .. }
+            | RunVerdict::Grant { .. }
+            | RunVerdict::Redeem { .. } => None,
             RunVerdict::Deny(ended) | RunVerdict::Expire(ended) => Some(ended),
         }
     }
@@ -58,10 +85,12 @@ impl RunDecision {
         let (Some(run), Some(state)) = (waiting, existing.waiting_states.get(&key)) else {
             return Written::NotYours;
         };
-        if let Some(refused) = self.refused_by(*state) {
+        if let Some(refused) = self.refused_by(state) {
             return refused;
         }
+        plan.edits.extend(self.edit.as_deref().map(|edit| (self, edit)));
         match &self.verdict {
+            RunVerdict::FirstApproval => plan.first_approvals.push(self),
             RunVerdict::Start { instance } | RunVerdict::Redeem { instance } => {
                 plan.starts.push((self, instance, started(self, run)));
             }
@@ -70,22 +99,24 @@ impl RunDecision {
                 plan.ends.push(PlannedEnd { org: self.org, run_id: &self.run_id, ended, position });
             }
         }
-        if !matches!(self.verdict, RunVerdict::Grant { .. }) {
-            plan.decisions.push((self, *state));
+        if !matches!(self.verdict, RunVerdict::FirstApproval | RunVerdict::Grant { .. }) {
+            plan.decisions.push((self, state.clone()));
         }
         Written::Done
     }
 
     /// Why the decision does not count, if it does not.
-    fn refused_by(&self, state: WaitingState) -> Option<Written> {
+    fn refused_by(&self, state: &WaitingState) -> Option<Written> {
         let overdue = self.at >= state.expires_at;
         let decided = state.decided_by.is_some();
         match &self.verdict {
             RunVerdict::Expire(_) => (!overdue).then_some(Written::NotYours),
             _ if overdue => Some(Written::Overdue),
             RunVerdict::Redeem { .. } => (!decided).then_some(Written::NotYours),
-            RunVerdict::Start { .. } | RunVerdict::Grant { .. } | RunVerdict::Deny(_) => {
-                decided.then_some(Written::NotYours)
+            RunVerdict::Deny(_) => decided.then_some(Written::NotYours),
+            RunVerdict::FirstApproval | RunVerdict::Start { .. } | RunVerdict::Grant { .. } => {
+                let changed = self.seen.as_ref().is_some_and(|seen| !state.is_as(seen));
+                (decided || changed).then_some(Written::NotYours)
             }
         }
     }
@@ -99,7 +130,7 @@ fn started(decision: &RunDecision, run: &Run) -> DateTime<Utc> {
 const KEY: &[(&str, usize)] = &[("org_id", 1), ("run_id", 2)];
 
 /// The rows of all decisions. The stored request is not needed any more, except by a grant until it is redeemed.
-pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 3] {
+pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 5] {
     let start = |(decision, instance, at): &(&'a RunDecision, &'a String, DateTime<Utc>)| {
         let instance: &'a String = instance;
         let decision: &'a RunDecision = decision;
@@ -132,6 +163,30 @@ pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 3] {
             Cell::from(*until),
         ]
     };
+    let first = |decision: &&'a RunDecision| {
+        let decision: &'a RunDecision = decision;
+        vec![
+            Cell::from(decision.org.uuid()),
+            Cell::from(&decision.run_id),
+            Cell::from(decision.by.map(UserId::uuid)),
+            Cell::from(decision.at),
+            Cell::from(true),
+        ]
+    };
+    let edited = |(decision, edit): &(&'a RunDecision, &'a RequestEdit)| {
+        let (decision, edit): (&'a RunDecision, &'a RequestEdit) = (decision, edit);
+        vec![
+            Cell::from(decision.org.uuid()),
+            Cell::from(&decision.run_id),
+            Cell::from(&edit.request),
+            Cell::from(&edit.params),
+            Cell::from(&edit.hash),
+        ]
+    };
+    let set = &[("first_approved_by", 3), ("first_approved_at", 4), ("two_person", 5)];
+    let firsts = Statement::Update { table: "invocations", set, key: KEY };
+    let set = &[("request", 3), ("params", 4), ("edited_hash", 5)];
+    let edits = Statement::Update { table: "invocations", set, key: KEY };
     let set = &[("status", 3), ("instance", 4), ("started_at", 5)];
     let starts = Statement::Update { table: "runs", set, key: KEY };
     let set = &[("decided_by", 3), ("decided_at", 4), ("request", 5)];
@@ -139,6 +194,9 @@ pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 3] {
     let set = &[("decided_by", 3), ("decided_at", 4), ("expires_at", 5)];
     let grants = Statement::Update { table: "invocations", set, key: KEY };
     [
+        // Before the decisions, which remove the stored request.
+        Rows { statement: edits, values: plan.edits.iter().map(edited).collect() },
+        Rows { statement: firsts, values: plan.first_approvals.iter().map(first).collect() },
         Rows { statement: starts, values: plan.starts.iter().map(start).collect() },
         Rows { statement: decisions, values: plan.decisions.iter().map(decided).collect() },
         Rows { statement: grants, values: plan.grants.iter().map(granted).collect() },
@@ -146,20 +204,33 @@ pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 3] {
 }
 
 /// How far the decision about a waiting run has come.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct WaitingState {
     pub(crate) expires_at: DateTime<Utc>,
     pub(crate) decided_by: Option<Uuid>,
     pub(crate) decided_at: Option<DateTime<Utc>>,
+    pub(crate) first_approved_by: Option<Uuid>,
+    pub(crate) edited_hash: Option<String>,
+}
+
+impl WaitingState {
+    fn is_as(&self, seen: &SeenRequest) -> bool {
+        let SeenRequest { first_approved_by, edited_hash } = seen;
+        self.first_approved_by == first_approved_by.map(UserId::uuid) && self.edited_hash == *edited_hash
+    }
 }
 
 from_row!(inline WaitingState, row => WaitingState {
     expires_at: row.try_get("expires_at")?,
     decided_by: row.try_get("decided_by")?,
     decided_at: row.try_get("decided_at")?,
+    first_approved_by: row.try_get("first_approved_by")?,
+    edited_hash: row.try_get("edited_hash")?,
 });
 
-pub(crate) const WAITING_STATE: &str = "SELECT expires_at, decided_by, decided_at FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL";
+pub(crate) const WAITING_STATE: &str =
+    "SELECT expires_at, decided_by, decided_at, first_approved_by, edited_hash
+    FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL";
 
 /// The number of requests of a session or an API key that can still be approved.
 pub(crate) struct WaitingCount(pub(crate) i64);

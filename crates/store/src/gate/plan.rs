@@ -9,7 +9,7 @@ use proto::{ApiKeyId, AutomationRunId, ConfigurationId, OrgId, RunStatus, Sessio
 use uuid::Uuid;
 
 use super::completion::{OpenRun, PlannedReport, Report};
-use super::decision::WaitingState;
+use super::decision::{RequestEdit, WaitingState};
 use super::open_transcript::StoredTranscript;
 use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, RunCompletion, RunDecision, Written};
 use crate::{Ended, NewArtifact, NewInvocation, NewRun, Run, StoreError};
@@ -40,6 +40,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) decisions: Vec<(&'a RunDecision, WaitingState)>,
     /// Approved runs that wait for their callers, and until when.
     pub(crate) grants: Vec<(&'a RunDecision, DateTime<Utc>)>,
+    /// The first of two approvals.
+    pub(crate) first_approvals: Vec<&'a RunDecision>,
+    pub(crate) edits: Vec<(&'a RunDecision, &'a RequestEdit)>,
     pub(crate) invocations: Vec<(&'a NewRun, &'a NewInvocation)>,
     pub(crate) governing: Vec<&'a Change>,
     pub(crate) effects: Vec<&'a Effect>,

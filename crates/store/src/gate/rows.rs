@@ -226,12 +226,14 @@ fn invocations<'a>(plan: &Plan<'a>) -> Rows<'a> {
             new.definition_hash.as_deref(),
             waiting.map(|waiting| &waiting.request),
             new.key_id.map(ApiKeyId::uuid),
+            new.two_person,
             waiting.map(|waiting| waiting.expires_at),
             run.created_at,
         ]
     };
     let into = "INSERT INTO invocations (org_id, run_id, id, session_id, integration, action, risk, mode,
-        mode_source, mode_reason, params, definition_hash, request, key_id, expires_at, created_at) ";
+        mode_source, mode_reason, params, definition_hash, request, key_id, two_person,
+        expires_at, created_at) ";
     let statement = Statement::Insert { into, conflict: "" };
     Rows { statement, values: plan.invocations.iter().map(row).collect() }
 }

@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proto::{ActionMode, InvocationStatus, ModeSource, Risk, RunStatus};
 use serde_json::json;
 use store::{
-    Change, Ended, GateWrite, InboxFilter, JsonText, NewInvocation, NewRun, RunDecision, RunVerdict, Store,
-    Waiting, Written,
+    Change, Ended, GateWrite, InboxFilter, JsonText, NewInvocation, NewRun, RequestEdit, RunDecision,
+    RunVerdict, SeenRequest, Store, Waiting, Written,
 };
 
 use crate::backend::{Backend, on_both};
@@ -15,6 +15,7 @@ on_both! {
     of_an_approval_and_an_expiry_one_succeeds
     a_decision_after_the_expiry_changes_nothing
     a_grant_is_redeemed_once_and_only_in_time
+    an_approval_counts_only_for_what_its_approver_has_seen
 }
 
 async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
@@ -31,6 +32,7 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
         params: JsonText::of(&json!({})),
         definition_hash: None,
         key_id: None,
+        two_person: false,
         waiting: Some(Waiting { request: JsonText::of(&json!({"a": 1})), expires_at, limit: 10 }),
     };
     let write = begin(new, vec![event(&format!("wait-{id}"), id)]);
@@ -39,7 +41,8 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
 }
 
 fn decision(id: &str, at: DateTime<Utc>, verdict: RunVerdict) -> GateWrite {
-    let decision = RunDecision { org: org(), run_id: id.to_owned(), by: None, at, verdict };
+    let decision =
+        RunDecision { org: org(), run_id: id.to_owned(), by: None, at, verdict, seen: None, edit: None };
     let name = format!("decide-{id}-{}", u64::from_le_bytes(clock::Rng::system().bytes()));
     GateWrite::new(Change::Decide(Box::new(decision)), vec![event(&name, id)])
 }
@@ -135,4 +138,45 @@ async fn a_grant_is_redeemed_once_and_only_in_time(backend: &Backend) {
         assert_eq!((found.status(at), found.request), (InvocationStatus::Executing, None));
         assert_eq!((found.decided_by, found.decided_at), (by, Some(at)));
     }
+}
+
+async fn an_approval_counts_only_for_what_its_approver_has_seen(backend: &Backend) {
+    let store = &backend.store;
+    let at = wait(store, "run-0060", 60).await - TimeDelta::minutes(1);
+    let person = |number: u128| proto::UserId::from(uuid::Uuid::from_u128(number));
+    let write = |by, first_approved_by, edited_hash: Option<&str>, verdict, edit: Option<RequestEdit>| {
+        let mut write = decision("run-0060", at, verdict);
+        if let Change::Decide(decision) = &mut write.change {
+            let edited_hash = edited_hash.map(str::to_owned);
+            decision.seen = Some(SeenRequest { first_approved_by, edited_hash });
+            (decision.by, decision.edit) = (Some(by), edit.map(Box::new));
+        }
+        async { store.gate_write(write).await.unwrap() }
+    };
+    let (one, two) = (person(1), person(2));
+    // Of two people who approve at once, one is the first.
+    let (a, b) = tokio::join!(
+        write(one, None, None, RunVerdict::FirstApproval, None),
+        write(two, None, None, RunVerdict::FirstApproval, None)
+    );
+    let firsts = [&a, &b].into_iter().filter(|written| matches!(written, Written::Done)).count();
+    assert_eq!(firsts, 1, "{a:?} {b:?}");
+    let first = if matches!(a, Written::Done) { one } else { two };
+    let find = || async { store.invocation(org(), uuid::Uuid::from_u128(60).into()).await.unwrap().unwrap() };
+    let found = find().await;
+    assert_eq!((found.first_approved_by, found.first_approved_at), (Some(first), Some(at)));
+    assert_eq!((found.status(at), found.two_person), (InvocationStatus::Pending, true));
+    // Somebody edits the arguments before the second approval arrives.
+    let (request, params) = (JsonText::of(&json!({"a": 2})), JsonText::of(&json!({"b": 2})));
+    let edit = RequestEdit { request, params, hash: "e".repeat(64) };
+    let edited = write(person(3), Some(first), None, RunVerdict::FirstApproval, Some(edit)).await;
+    assert!(matches!(edited, Written::Done), "{edited:?}");
+    let late = write(two, Some(first), None, start(), None).await;
+    assert!(matches!(late, Written::NotYours), "it was for other arguments: {late:?}");
+    let found = find().await;
+    assert_eq!((found.request, found.params), (Some(json!({"a": 2})), json!({"b": 2})));
+    assert_eq!(found.first_approved_by, Some(person(3)));
+    let second = write(two, Some(person(3)), Some(&"e".repeat(64)), start(), None).await;
+    assert!(matches!(second, Written::Done), "{second:?}");
+    assert_eq!((find().await.request, find().await.decided_by), (None, Some(two)));
 }

@@ -1,0 +1,285 @@
+//! The approval of invocations beyond a single yes: two people, edited arguments, and modes that are set with an
+//! approval.
+
+use proto::{Role, SessionId};
+use serde_json::{Value, json};
+
+use crate::actions::{agent, get, invoke, worlds};
+use crate::harness::Setup;
+use crate::people::{api_key, person};
+use crate::world::World;
+
+const KEY: &str = "tools:effect.write";
+
+async fn set(world: &World, mode: &Value, invocation: Option<&str>) -> (u16, Value) {
+    let mut body = json!({"key": KEY, "mode": mode});
+    if let Some(id) = invocation {
+        body["invocationId"] = json!(id);
+    }
+    let call = world.gateway.call("PUT", "/v1/action-modes").json(&body);
+    let answer = call.bearer(world.team.token(Role::Admin)).send().await;
+    (answer.status, answer.json())
+}
+
+async fn two_person(world: &World) {
+    let mode = json!({"else": "require_approval", "twoPerson": true});
+    assert_eq!(set(world, &mode, None).await.0, 200);
+}
+
+/// Requests a write, which waits, and returns the id of its invocation.
+async fn request(world: &World, token: &str, session: SessionId) -> String {
+    let (status, body) = invoke(world, token, session, "effect.write", json!({"note": "hello"})).await;
+    assert_eq!(status, 202, "{body}");
+    body["invocation"]["id"].as_str().unwrap().to_owned()
+}
+
+async fn approve(world: &World, token: &str, id: &str, body: &Value) -> (u16, Value) {
+    let path = format!("/v1/invocations/{id}/approve");
+    let answer = world.gateway.post(&path, body).bearer(token).send().await;
+    (answer.status, answer.json())
+}
+
+async fn run_events(world: &World, id: &str) -> Vec<Value> {
+    world.events(&format!("call_{}", id.replace('-', ""))).await
+}
+
+async fn verify(world: &World) {
+    gate::verify_database(&world.gateway.app.store, Vec::new(), None, &|_| ()).await.unwrap();
+}
+
+#[tokio::test]
+async fn two_different_people_approve_an_action_with_the_rule() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        two_person(&world).await;
+        let id = request(&world, &token, own).await;
+        let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
+        let (status, body) = approve(&world, owner, &id, &json!({})).await;
+        assert_eq!((status, world.effects()), (202, 0), "{body}");
+        assert!(body["message"].as_str().unwrap().contains("another owner or admin must approve"), "{body}");
+        let (_, body) = get(&world, owner, &format!("/v1/invocations/{id}")).await;
+        let waiting = &body["invocation"];
+        assert_eq!((&waiting["status"], &waiting["twoPerson"]), (&json!("pending"), &json!(true)), "{body}");
+        assert_eq!(waiting["firstApprovedBy"], json!(world.team.id(Role::Owner)), "{body}");
+        for (who, can) in [(owner, false), (admin, true)] {
+            let (_, inbox) = get(&world, who, "/v1/inbox").await;
+            assert_eq!(inbox["entries"][0]["canDecide"], json!(can), "{inbox}");
+        }
+        let (status, body) = approve(&world, owner, &id, &json!({})).await;
+        assert_eq!((status, world.effects()), (409, 0), "the same person");
+        assert!(body["error"].as_str().unwrap().starts_with("You have approved it already"), "{body}");
+        let lanes = include_str!("../../../../policy/lanes.yaml");
+        let world = world.with_files(lanes, include_str!("../../../../policy/roles.yaml")).await;
+        let (status, body) = approve(&world, world.team.token(Role::Admin), &id, &json!({})).await;
+        assert_eq!((status, world.effects()), (200, 1), "after a restart: {body}");
+        assert_eq!(body["invocation"]["approvedBy"], json!(world.team.id(Role::Admin)));
+        let (_, found) = get(&world, world.team.token(Role::Owner), "/v1/audit/events?limit=100").await;
+        let all = found["events"].as_array().unwrap();
+        let first =
+            all.iter().find(|it| it["outcome_reason"] == "approved by the first of two people").unwrap();
+        assert_eq!(first["actor"]["actor_id"], json!(world.team.id(Role::Owner)), "{first}");
+        let decisions = run_events(&world, &id).await;
+        let decision = decisions.iter().find(|event| event["action_type"] == "authz_decision").unwrap();
+        let notes = decision["notes"].as_str().unwrap();
+        assert!(notes.contains(&format!("first approved by {}", world.team.id(Role::Owner))), "{notes}");
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn of_racing_approvers_two_different_people_execute_the_action_once() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        two_person(&world).await;
+        let id = request(&world, &token, own).await;
+        let approvers = [Role::Owner, Role::Admin].map(|role| world.team.token(role));
+        let all = (0..40).map(|number| {
+            let (world, id) = (&world, &id);
+            async move { approve(world, approvers[number % 2], id, &json!({})).await.0 }
+        });
+        let answers = futures_util::future::join_all(all).await;
+        let count = |wanted: u16| answers.iter().filter(|status| **status == wanted).count();
+        assert_eq!((count(202), count(200), count(409)), (1, 1, 38), "{answers:?}");
+        assert_eq!(world.effects(), 1);
+        // One person alone never does it.
+        let id = request(&world, &token, own).await;
+        let alone = (0..20).map(|_| approve(&world, approvers[0], &id, &json!({})));
+        let answers = futures_util::future::join_all(alone).await;
+        assert!(answers.iter().all(|(status, _)| *status != 200), "{answers:?}");
+        assert_eq!(world.effects(), 1);
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn neither_the_sessions_creator_nor_a_demoted_person_counts_as_one_of_two() {
+    // The test changes rows, which the harness can do on PostgreSQL only.
+    let world = World::on(Setup::postgres().await).await;
+    let (own, token) = agent(&world).await;
+    two_person(&world).await;
+    let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
+    let creator = world.team.id(Role::Admin);
+    world.gateway.sql(&format!("UPDATE sessions SET created_by = '{creator}' WHERE id = '{own}'")).await;
+    let id = request(&world, &token, own).await;
+    let (status, body) = approve(&world, admin, &id, &json!({})).await;
+    assert_eq!(status, 403, "{body}");
+    assert!(body["error"].as_str().unwrap().contains("requested on your behalf"), "{body}");
+    let second = person(&world.gateway.app, world.team.org, Role::Admin).await;
+    assert_eq!(approve(&world, &second.token, &id, &json!({})).await.0, 202);
+    let demote = format!("UPDATE members SET role = 'member' WHERE user_id = '{}'", second.id);
+    world.gateway.sql(&demote).await;
+    assert_eq!(approve(&world, owner, &id, &json!({})).await.0, 202, "the owner is the first one now");
+    assert_eq!(approve(&world, owner, &id, &json!({})).await.0, 409);
+    assert_eq!(approve(&world, admin, &id, &json!({})).await.0, 403);
+    assert_eq!(world.effects(), 0);
+    // Without the rule the creator approves as any admin. A request that was made under it keeps it.
+    assert_eq!(set(&world, &json!("require_approval"), None).await.0, 200);
+    assert_eq!(approve(&world, admin, &id, &json!({})).await.0, 403);
+    let id = request(&world, &token, own).await;
+    assert_eq!((approve(&world, admin, &id, &json!({})).await.0, world.effects()), (200, 1));
+    // The rule counts from the moment it is set.
+    let id = request(&world, &token, own).await;
+    two_person(&world).await;
+    assert_eq!((approve(&world, owner, &id, &json!({})).await.0, world.effects()), (202, 1));
+}
+
+#[tokio::test]
+async fn no_api_key_decides_about_a_request_that_was_made_with_an_api_key() {
+    // The test changes rows, which the harness can do on PostgreSQL only.
+    let world = World::on(Setup::postgres().await).await;
+    let (own, token) = agent(&world).await;
+    let owner = person(&world.gateway.app, world.team.org, Role::Owner).await;
+    let (_, key) = api_key(&world.gateway.app, &owner).await;
+    let id = request(&world, &token, own).await;
+    world.gateway.sql("UPDATE invocations SET by_key = true").await;
+    for act in ["approve", "deny"] {
+        for path in ["/v1/invocations", &format!("/proliferate/{own}/actions/invocations")] {
+            let call = world.gateway.post(&format!("{path}/{id}/{act}"), &json!({}));
+            assert_eq!(call.bearer(&key).status().await, 403, "{act} {path}");
+        }
+    }
+    world.gateway.sql("UPDATE invocations SET by_key = false").await;
+    assert_eq!(approve(&world, &key, &id, &json!({})).await.0, 200, "a request of a session");
+}
+
+#[tokio::test]
+async fn edited_arguments_are_checked_recorded_and_executed() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let (owner, id) = (world.team.token(Role::Owner), request(&world, &token, own).await);
+        let (status, body) = approve(&world, owner, &id, &json!({"params": {"note": 7, "more": 1}})).await;
+        let said = body["error"].as_str().unwrap();
+        assert!(
+            status == 400 && said.contains("note must be a text") && said.contains("other fields"),
+            "{said}"
+        );
+        let rule = json!({"when": {"properties": {"note": {"const": "all"}}}, "mode": "deny"});
+        let mode = json!({"else": "require_approval", "rules": [rule]});
+        assert_eq!(set(&world, &mode, None).await.0, 200);
+        let (status, body) = approve(&world, owner, &id, &json!({"params": {"note": "all"}})).await;
+        assert_eq!((status, world.effects()), (409, 0), "judged with the new arguments: {body}");
+        assert_eq!(approve(&world, owner, &id, &json!({"params": [1]})).await.0, 400);
+        let (status, body) = approve(&world, owner, &id, &json!({"params": {"note": "edited"}})).await;
+        assert_eq!((status, world.effects()), (200, 1), "{body}");
+        let done = &body["invocation"];
+        assert_eq!((&done["params"], &done["edited"]), (&json!({"note": "edited"}), &json!(true)), "{done}");
+        let sent = world.effects.all()[0].clone();
+        assert!(format!("{sent:?}").contains("edited"), "{sent:?}");
+        let events = run_events(&world, &id).await;
+        let decision = events.iter().find(|event| event["action_type"] == "authz_decision").unwrap();
+        let (notes, hash) =
+            (decision["notes"].as_str().unwrap(), decision["request_hash_sha256"].as_str().unwrap());
+        assert!(notes.contains(&format!("request sha256 {hash} is now ")), "{notes}");
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn an_edit_needs_the_approval_of_two_people_for_the_new_arguments() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        two_person(&world).await;
+        let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
+        let id = request(&world, &token, own).await;
+        assert_eq!(approve(&world, owner, &id, &json!({})).await.0, 202);
+        let (status, body) = approve(&world, admin, &id, &json!({"params": {"note": "edited"}})).await;
+        assert_eq!((status, world.effects()), (202, 0), "the owner has not seen them: {body}");
+        let waiting = &body["invocation"];
+        assert_eq!(waiting["firstApprovedBy"], json!(world.team.id(Role::Admin)), "{body}");
+        assert_eq!(waiting["params"], json!({"note": "edited"}), "{body}");
+        assert_eq!(approve(&world, admin, &id, &json!({})).await.0, 409);
+        let (status, body) = approve(&world, owner, &id, &json!({})).await;
+        assert_eq!((status, world.effects()), (200, 1), "{body}");
+        assert_eq!(body["invocation"]["params"], json!({"note": "edited"}));
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn an_edited_request_is_bound_to_its_new_arguments() {
+    // The test changes rows, which the harness can do on PostgreSQL only.
+    let world = World::on(Setup::postgres().await).await;
+    let (own, token) = agent(&world).await;
+    two_person(&world).await;
+    let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
+    let id = request(&world, &token, own).await;
+    assert_eq!(approve(&world, admin, &id, &json!({"params": {"note": "edited"}})).await.0, 202);
+    for (was, is) in [("edited", "forged"), ("\"actions.write\"", "\"actions.read\""), ("case_id", "case_xx")]
+    {
+        let swap = |was: &str, is: &str| {
+            format!("UPDATE invocations SET request = replace(request::text, '{was}', '{is}')::jsonb")
+        };
+        world.gateway.sql(&swap(was, is)).await;
+        let (status, body) = approve(&world, owner, &id, &json!({})).await;
+        assert_eq!((status, world.effects()), (409, 0), "{was}: {body}");
+        world.gateway.sql(&swap(is, was)).await;
+    }
+    world.gateway.sql("CREATE TABLE kept AS SELECT edited_hash FROM invocations").await;
+    for hash in ["NULL".to_owned(), format!("'{}'", "a".repeat(64))] {
+        world.gateway.sql(&format!("UPDATE invocations SET edited_hash = {hash}")).await;
+        assert_eq!((approve(&world, owner, &id, &json!({})).await.0, world.effects()), (409, 0), "{hash}");
+    }
+    world.gateway.sql("UPDATE invocations SET edited_hash = (SELECT edited_hash FROM kept)").await;
+    assert_eq!((approve(&world, owner, &id, &json!({})).await.0, world.effects()), (200, 1));
+}
+
+#[tokio::test]
+async fn a_mode_names_the_approval_that_it_was_set_with() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let (owner, id) = (world.team.token(Role::Owner), request(&world, &token, own).await);
+        let other = request(&world, &token, own).await;
+        let allow = json!("allow");
+        assert_eq!(set(&world, &allow, Some(&id)).await.0, 409, "it is not approved yet");
+        assert_eq!(approve(&world, owner, &id, &json!({})).await.0, 200);
+        assert_eq!(set(&world, &allow, Some(&uuid::Uuid::nil().to_string())).await.0, 404);
+        let body = json!({"key": "tools:effect.drop", "mode": "allow", "invocationId": id});
+        let call = world.gateway.call("PUT", "/v1/action-modes").json(&body);
+        assert_eq!(call.bearer(world.team.token(Role::Admin)).status().await, 409, "another action");
+        assert_eq!(set(&world, &allow, Some(&id)).await.0, 200);
+        let (_, listed) = get(&world, world.team.token(Role::Member), "/v1/action-modes").await;
+        let entry = &listed["modes"][0];
+        assert_eq!((&entry["invocationId"], &entry["mode"]), (&json!(id), &allow), "{listed}");
+        assert_eq!(entry["changedBy"], json!(world.team.id(Role::Admin)));
+        assert_eq!(invoke(&world, &token, own, "effect.write", json!({})).await.0, 200);
+        let deny = format!("/v1/invocations/{other}/deny");
+        assert_eq!(world.gateway.post(&deny, &json!({})).bearer(owner).status().await, 200);
+        assert_eq!(set(&world, &allow, Some(&other)).await.0, 409, "it was denied");
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_invokes_sixty_actions_a_minute_at_most() {
+    let clock = clock::Clock::manual(clock::Clock::system().now());
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        let world = World::on(setup.clock(&clock)).await;
+        let ((own, token), (other, others)) = (agent(&world).await, agent(&world).await);
+        for _ in 0..60 {
+            assert_eq!(invoke(&world, &token, own, "effect.read", json!({})).await.0, 200);
+        }
+        let (status, body) = invoke(&world, &token, own, "effect.read", json!({})).await;
+        assert_eq!((status, world.effects()), (429, 60), "{body}");
+        assert_eq!(invoke(&world, &others, other, "effect.read", json!({})).await.0, 200, "another session");
+    }
+}
