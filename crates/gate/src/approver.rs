@@ -3,7 +3,7 @@
 
 use policy::ModeDecision;
 use proto::{OrgId, Role, UserId};
-use store::StoreError;
+use store::{Invocation, StoreError};
 
 use crate::Gate;
 use crate::approvals::{Approval, ApprovalError, WaitingCall};
@@ -44,9 +44,13 @@ impl Gate {
 
     /// The person on whose behalf a call was requested: who made the session, or the owner of the API key.
     async fn requester(&self, waiting: &WaitingCall) -> Result<Option<UserId>, StoreError> {
-        match waiting.invocation.session_id {
-            Some(session) => Ok(self.store.session_any(session).await?.and_then(|found| found.created_by)),
-            None => Ok(waiting.run.actor["actor_id"].as_str().and_then(|id| id.parse().ok())),
+        let Invocation { org_id: org, session_id, key_id, .. } = &waiting.invocation;
+        match (session_id, key_id) {
+            (Some(session), _) => {
+                Ok(self.store.session_any(*session).await?.and_then(|found| found.created_by))
+            }
+            (None, Some(key)) => self.store.key_user(*org, *key).await,
+            (None, None) => Ok(None),
         }
     }
 

@@ -95,6 +95,15 @@ impl Store {
         Ok(found.is_some())
     }
 
+    /// The owner of a key, whether it was revoked or not.
+    pub async fn key_user(&self, org: OrgId, key: ApiKeyId) -> Result<Option<UserId>, StoreError> {
+        const SQL: &str = "SELECT user_id FROM api_keys WHERE org_id = $1 AND id = $2";
+        let (org, key) = (org.uuid(), key.uuid());
+        let found: Option<Uuid> =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(org).bind(key).fetch_optional(pool).await)?;
+        Ok(found.map(Into::into))
+    }
+
     /// All keys of an organization, newest first.
     pub async fn keys(&self, org: OrgId) -> Result<Vec<ApiKey>, StoreError> {
         const SQL: &str = "SELECT k.id, k.user_id, u.email, k.name, k.scope, k.hint, k.created_at, k.revoked_at

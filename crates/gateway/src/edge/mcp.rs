@@ -161,8 +161,13 @@ fn failure(text: String) -> Answer {
 }
 
 fn offer(name: String, action: ActionInfo) -> OfferedTool {
-    let ActionInfo { mut description, risk_level, params, mode, .. } = action;
-    if mode == ActionMode::RequireApproval {
+    let ActionInfo { mut description, risk_level, params, mode, conditions, .. } = action;
+    if conditions.is_some() {
+        description.push_str(
+            "\n\nWhether it needs a person's approval or is denied depends on the arguments; get_invocation fetches \
+             the result of a call that waits.",
+        );
+    } else if mode == ActionMode::RequireApproval {
         description.push_str("\n\nNeeds a person's approval; get_invocation fetches the result.");
     }
     let input_schema = params.as_object().cloned().unwrap_or_default();

@@ -151,14 +151,14 @@ async fn no_api_key_decides_about_a_request_that_was_made_with_an_api_key() {
     let owner = person(&world.gateway.app, world.team.org, Role::Owner).await;
     let (_, key) = api_key(&world.gateway.app, &owner).await;
     let id = request(&world, &token, own).await;
-    world.gateway.sql("UPDATE invocations SET by_key = true").await;
+    world.gateway.sql("UPDATE invocations SET key_id = id").await;
     for act in ["approve", "deny"] {
         for path in ["/v1/invocations", &format!("/proliferate/{own}/actions/invocations")] {
             let call = world.gateway.post(&format!("{path}/{id}/{act}"), &json!({}));
             assert_eq!(call.bearer(&key).status().await, 403, "{act} {path}");
         }
     }
-    world.gateway.sql("UPDATE invocations SET by_key = false").await;
+    world.gateway.sql("UPDATE invocations SET key_id = NULL").await;
     assert_eq!(approve(&world, &key, &id, &json!({})).await.0, 200, "a request of a session");
 }
 
