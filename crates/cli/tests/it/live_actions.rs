@@ -199,7 +199,7 @@ fn people_list_watch_approve_and_deny_on_the_command_line() {
 
 #[test]
 fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
-    let mut acting = Acting::start(&[]);
+    let mut acting = Acting::start();
     acting.real.new_session(&json!({}));
     let _socket = running(&acting.real);
     let machine = &acting.real.machine;
@@ -244,7 +244,7 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
 
 #[test]
 fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it() {
-    let mut acting = Acting::start(&[]);
+    let mut acting = Acting::start();
     acting.real.new_session(&json!({}));
     drop(running(&acting.real));
     for (point, effects) in [(Some("gate-approved"), 0), (None, 1)] {
