@@ -103,7 +103,7 @@ async fn of_racing_approvers_two_different_people_execute_the_action_once() {
         assert_eq!(world.effects(), 1);
         // One person alone never does it.
         let id = request(&world, &token, own).await;
-        let alone = (0..20).map(|_| approve(&world, approvers[0], &id, &json!({})));
+        let alone = (0..20).map(|_| async { approve(&world, approvers[0], &id, &json!({})).await });
         let answers = futures_util::future::join_all(alone).await;
         assert!(answers.iter().all(|(status, _)| *status != 200), "{answers:?}");
         assert_eq!(world.effects(), 1);
