@@ -249,14 +249,13 @@ fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it(
     drop(running(&acting.real));
     for (point, effects) in [(Some("gate-approved"), 0), (None, 1)] {
         let waiting = acting.request();
-        match point {
+        if let Some(point) = point {
             // After the approval is on disk, and before the effect.
-            Some(point) => acting.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]),
+            acting.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        } else {
             // The action has taken effect and has not answered.
-            None => {
-                let slow = Plan { delay: std::time::Duration::from_mins(5), ..Plan::default() };
-                acting.effects.plan_next(slow);
-            }
+            let slow = Plan { delay: std::time::Duration::from_mins(5), ..Plan::default() };
+            acting.effects.plan_next(slow);
         }
         let command = acting.real.machine.command(&["approvals", "approve", &waiting]).spawn();
         let mut approver = command.unwrap();
