@@ -21,7 +21,7 @@ use crate::approver::ApprovalTurn;
 use crate::audit_writer::acting;
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::pipeline::{Execute, execute};
-use crate::record::shown;
+use crate::record::{HIDDEN_PARAMETERS, hides_parameters, shown_parameters};
 use crate::request::{CallRequest, RunRequest};
 use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
@@ -129,10 +129,11 @@ impl Gate {
     ) -> Result<CheckedApproval, ApprovalError> {
         let stored = self.bound_request(waiting)?;
         let edited = approval.params.clone().map(|params| stored.with_parameters(params));
-        let edit = edited.as_ref().map(edited_request);
+        let is_edited = edited.is_some();
         let request = Arc::new(edited.unwrap_or(stored));
         let judgement = self.judge(&request).await?;
-        let tool = self.still_allowed(&judgement, waiting, edit.is_some())?;
+        let tool = self.still_allowed(&judgement, waiting, is_edited)?;
+        let edit = is_edited.then(|| self.edited_request(waiting, &judgement)).transpose()?;
         let turn = self.approval_turn(waiting, judgement.asked.mode.as_ref(), approval).await?;
         let at = self.clock.now();
         let Run { case_id, parent_run_id, created_at, lanes_version, roles_version, .. } =
@@ -326,6 +327,26 @@ impl Gate {
 }
 
 impl Gate {
+    /// A request whose parameters have been edited. It keeps its run, and so the hash of what its caller has sent.
+    fn edited_request(
+        &self,
+        WaitingCall { invocation, .. }: &WaitingCall,
+        judgement: &Judgement,
+    ) -> Result<RequestEdit, ApprovalError> {
+        if hides_parameters(judgement) {
+            return Err(ApprovalError::Changed(HIDDEN_PARAMETERS.to_owned()));
+        }
+        let edited = judgement.call.request.as_ref();
+        let text = serde_json::to_string(edited).ok();
+        let sealed = text.and_then(|text| self.secrets.seal(invocation.org_id, invocation.id, &text));
+        let unsealed = || ApprovalError::Unavailable("it cannot be encrypted while it waits".to_owned());
+        Ok(RequestEdit {
+            request: JsonText::of(&sealed.ok_or_else(unsealed)?),
+            params: JsonText::of(&shown_parameters(judgement)),
+            hash: edited.binding().to_string(),
+        })
+    }
+
     /// The stored request, if it is the one that was recorded. A row that was changed since is not executed.
     pub(crate) fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
         let WaitingCall { invocation, run } = waiting;
@@ -358,15 +379,6 @@ impl Gate {
         }
         let hash = self.audit.parameters_hash(&request.target.parameters).map(|hash| json!(hash));
         hash.is_some_and(|hash| run.inputs["parameters_hash_sha256"] == hash) && run.case_id == request.case
-    }
-}
-
-/// A request whose parameters have been edited. It keeps its run, and so the hash of what its caller has sent.
-fn edited_request(edited: &CallRequest) -> RequestEdit {
-    RequestEdit {
-        request: JsonText::of(edited),
-        params: JsonText::of(&shown(&edited.target.parameters)),
-        hash: edited.binding().to_string(),
     }
 }
 

@@ -15,7 +15,7 @@ use store::{GateWrite, Run, StoreError, Written};
 use crate::approvals::LIFETIME;
 use crate::existing_run::{ExistingRun, TakeOver, stored_result};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
-use crate::record::Prepared;
+use crate::record::{HIDDEN_PARAMETERS, Prepared, hides_parameters};
 use crate::repeated_call::Repeated;
 use crate::request::{CallRequest, Fingerprint};
 use crate::result::{CallOutcome, CallResult, Refusal};
@@ -342,8 +342,9 @@ fn refusal(judgement: &Judgement, waits: bool) -> Option<Refusal> {
     if judgement.verdict.outcome != policy::Outcome::Allow && !waits {
         return Some(Refusal::new(ToolErrorCode::PolicyDenied, judgement.verdict.reason.clone()));
     }
-    let problem = judgement.tool.as_ref()?.check(&judgement.call.request.target.parameters).err()?;
-    Some(Refusal::new(ToolErrorCode::InvalidRequest, problem))
+    let problem = judgement.tool.as_ref()?.check(&judgement.call.request.target.parameters).err();
+    let hidden = || (waits && hides_parameters(judgement)).then(|| HIDDEN_PARAMETERS.to_owned());
+    Some(Refusal::new(ToolErrorCode::InvalidRequest, problem.or_else(hidden)?))
 }
 
 /// How a claimed call is executed.

@@ -20,6 +20,9 @@ use crate::{Gate, artifacts};
 
 /// The maximum size of parameters and results that are shown, as JSON.
 const SHOWN: usize = 10_240;
+/// An approver must see everything that an approval executes; the caller could hide it otherwise.
+pub(crate) const HIDDEN_PARAMETERS: &str = "a person must approve this call and would not see all of its parameters: keep them \
+    below 10,240 bytes of JSON, without credentials and without fields that are named like one";
 
 /// The output and the change of a tool within the database, or the reason why it refuses.
 pub(crate) type Prepared = Result<(Output, Effect), Refusal>;
@@ -220,14 +223,22 @@ fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<New
         mode: wire_mode(mode.mode),
         mode_source: wire_source(mode.source),
         mode_reason: mode.reason,
-        params: JsonText::of(
-            &judgement.redactor.redact_and_truncate(&judgement.call.request.target.parameters, SHOWN),
-        ),
+        params: JsonText::of(&shown_parameters(judgement)),
         definition_hash: definition.map(|definition| definition.hash.to_string()),
         key_id: key,
         two_person: mode.two_person,
         waiting,
     }))
+}
+
+/// The parameters of a call as people may see them.
+pub(crate) fn shown_parameters(judgement: &Judgement) -> Value {
+    judgement.redactor.redact_and_truncate(&judgement.call.request.target.parameters, SHOWN)
+}
+
+/// Whether people see less of a call than would be executed. Nobody can approve such a call.
+pub(crate) fn hides_parameters(judgement: &Judgement) -> bool {
+    shown_parameters(judgement) != judgement.call.request.target.parameters
 }
 
 /// A stored value as people may see it. Known secrets were removed when it was stored.

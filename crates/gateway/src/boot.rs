@@ -135,8 +135,7 @@ impl Gateway {
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let (shares, space) = (Shares::new(&config, &clock), Space::of(&config.data_dir));
         let parts = Parts::new(&config, (store, clock, rng), vault);
-        let connectors = Arc::new(connectors(&config, &parts));
-        let databases = Arc::new(Databases::new(parts.vault.clone(), &config));
+        let (connectors, databases) = outside(&config, &parts);
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let (git, sources) = connect(app, gate, &config, (&parts, &connectors, &databases));
             let runtime = runtime(app, (&config, &parts), (&git.gate, &llm), (sandboxes, pool, agent_type));
@@ -312,10 +311,14 @@ fn connect(
     (git, sources)
 }
 
-/// Builds the client of the connectors' servers.
-fn connectors(config: &Config, parts: &Parts) -> Connectors {
-    let Parts { vault, outbound, clock, .. } = parts;
-    Connectors::new(vault.clone(), outbound.clone(), config.allowed_hosts.clone(), clock.clone())
+/// Builds what calls the servers of connectors, and what queries databases.
+fn outside(config: &Config, parts: &Parts) -> (Arc<Connectors>, Arc<Databases>) {
+    let (vault, hosts) = (parts.vault.clone(), config.allowed_hosts.clone());
+    let databases = Databases::new(vault.clone(), config);
+    (
+        Arc::new(Connectors::new(vault, parts.outbound.clone(), hosts, parts.clock.clone())),
+        Arc::new(databases),
+    )
 }
 
 /// What tells organizations that something waits for a person.

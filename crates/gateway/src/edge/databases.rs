@@ -133,7 +133,7 @@ pub(super) async fn validate(
 }
 
 fn action_entry(name: String, risk: policy::Risk, key: &ModeKey, modes: &ActionModes) -> DatabaseActionEntry {
-    let mode = mode_of(key, modes, risk, None);
+    let mode = mode_of(key, modes, risk, None, None);
     DatabaseActionEntry {
         name,
         risk_level: Risk::try_from(risk.as_str().to_owned()).unwrap_or(Risk::Danger),

@@ -53,7 +53,7 @@ fn actions(database: &DatabaseSource, definition: &Definition) -> Vec<(CatalogAc
             "schema": params, "risk": risk.as_str(), "statement": statement, "target": definition.target});
         // Operators wrote the definition, so it needs no review; an approval of another one does not count.
         let definition = gate::Definition { hash: definition_hash(&raw), review: Review::NotNeeded };
-        CatalogAction { name: name.to_owned(), description, params, risk, definition }
+        CatalogAction { name: name.to_owned(), description, params: params.into(), risk, definition }
     };
     let defined = definition.queries.iter().map(|query| {
         let (description, risk) = (query.description.clone(), policy_risk(query.risk));
