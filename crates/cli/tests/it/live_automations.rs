@@ -139,7 +139,8 @@ fn asking(run: &str) -> String {
 
 /// An agent that calls these tools, and then reports.
 fn script(run: &str, calls: &[&str]) -> String {
-    let calls: String = calls.iter().map(|call| format!("[[rule.step]]\ntool = [{call}]\n")).collect();
+    let steps: Vec<_> = calls.iter().map(|call| format!("[[rule.step]]\ntool = [{call}]\n")).collect();
+    let calls = steps.concat();
     format!(
         r##"
 [[rule]]
