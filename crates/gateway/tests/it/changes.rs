@@ -118,7 +118,8 @@ async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
         let unnamed = client().get(running.url("/v1/changes")).bearer_auth(&unbound).send();
         assert_eq!(within(unnamed).await.unwrap().status().as_u16(), 401, "it names no organization");
         running.stop().await;
-        assert!(member.next().await.is_none(), "the stream ends with the gateway");
+        // The stream ends with the gateway, after what it was sent before.
+        while member.next().await.is_some() {}
     }
 }
 
