@@ -14,7 +14,8 @@ type Step = (&'static str, &'static str, Value, [&'static str; 3]);
 
 /// The changes in an order in which each finds what it changes. `{…}` in a path is an id from an earlier answer.
 fn steps() -> Vec<Step> {
-    secret_file_steps().into_iter().chain(other_steps()).chain(workspace_steps()).collect()
+    let others = other_steps().into_iter().chain(automation_steps()).chain(workspace_steps());
+    secret_file_steps().into_iter().chain(others).collect()
 }
 
 fn secret_file_steps() -> Vec<Step> {
@@ -99,6 +100,47 @@ fn other_steps() -> Vec<Step> {
     ]
 }
 
+fn automation_steps() -> Vec<Step> {
+    vec![
+        (
+            "POST /v1/automations",
+            "/v1/automations",
+            json!({"name": "triage", "instructions": "Look at new issues."}),
+            ["system", "automation", "create"],
+        ),
+        (
+            "PATCH /v1/automations/{automationId}",
+            "/v1/automations/{id}",
+            json!({"enabled": false}),
+            ["system", "automation", "change"],
+        ),
+        (
+            "PUT /v1/automations/{automationId}/integrations",
+            "/v1/automations/{id}/integrations",
+            json!({"integrationIds": []}),
+            ["system", "automation", "change"],
+        ),
+        (
+            "PUT /v1/automations/{automationId}/action-modes",
+            "/v1/automations/{id}/action-modes",
+            json!({"key": "tools:weather", "mode": "deny"}),
+            ["system", "automation", "change"],
+        ),
+        (
+            "DELETE /v1/automations/{automationId}/action-modes/{key}",
+            "/v1/automations/{id}/action-modes/tools:weather",
+            Value::Null,
+            ["system", "automation", "change"],
+        ),
+        (
+            "DELETE /v1/automations/{automationId}",
+            "/v1/automations/{id}",
+            Value::Null,
+            ["system", "automation", "remove"],
+        ),
+    ]
+}
+
 fn workspace_steps() -> Vec<Step> {
     let repo = json!({"url": "https://git.example/acme/app.git"});
     vec![
@@ -137,42 +179,6 @@ fn workspace_steps() -> Vec<Step> {
             "/v1/connectors/{id}",
             Value::Null,
             ["policy_change", "connector", "remove"],
-        ),
-        (
-            "POST /v1/automations",
-            "/v1/automations",
-            json!({"name": "triage", "instructions": "Look at new issues."}),
-            ["system", "automation", "create"],
-        ),
-        (
-            "PATCH /v1/automations/{automationId}",
-            "/v1/automations/{id}",
-            json!({"enabled": false}),
-            ["system", "automation", "change"],
-        ),
-        (
-            "PUT /v1/automations/{automationId}/integrations",
-            "/v1/automations/{id}/integrations",
-            json!({"integrationIds": []}),
-            ["system", "automation", "change"],
-        ),
-        (
-            "PUT /v1/automations/{automationId}/action-modes",
-            "/v1/automations/{id}/action-modes",
-            json!({"key": "tools:weather", "mode": "deny"}),
-            ["system", "automation", "change"],
-        ),
-        (
-            "DELETE /v1/automations/{automationId}/action-modes/{key}",
-            "/v1/automations/{id}/action-modes/tools:weather",
-            Value::Null,
-            ["system", "automation", "change"],
-        ),
-        (
-            "DELETE /v1/automations/{automationId}",
-            "/v1/automations/{id}",
-            Value::Null,
-            ["system", "automation", "remove"],
         ),
         ("POST /v1/repos", "/v1/repos", repo, ["system", "repository", "add"]),
         (
