@@ -2,6 +2,7 @@
 //! approval.
 
 use proto::{Role, SessionId};
+use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::actions::{agent, get, invoke, worlds};
@@ -224,16 +225,20 @@ async fn an_edited_request_is_bound_to_its_new_arguments() {
     let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
     let id = request(&world, &token, own).await;
     assert_eq!(approve(&world, admin, &id, &json!({"params": {"note": "edited"}})).await.0, 202);
+    let (app, org, named) = (&world.gateway.app, world.team.org, id.parse().unwrap());
+    let sealed = app.store.invocation(org, named).await.unwrap().unwrap().request.unwrap();
+    let recorded = app.vault.unseal_request(org, named, &sealed).unwrap();
+    let stored = |request: &Value| format!("UPDATE invocations SET request = '{request}'::jsonb");
     for (was, is) in [("edited", "forged"), ("\"actions.write\"", "\"actions.read\""), ("case_id", "case_xx")]
     {
-        let swap = |was: &str, is: &str| {
-            format!("UPDATE invocations SET request = replace(request::text, '{was}', '{is}')::jsonb")
-        };
-        world.gateway.sql(&swap(was, is)).await;
+        // As somebody could who has the vault's key.
+        let changed = recorded.expose_secret().replace(was, is);
+        assert_ne!(changed, recorded.expose_secret(), "{was}");
+        world.gateway.sql(&stored(&app.vault.seal_request(org, named, &changed).unwrap())).await;
         let (status, body) = approve(&world, owner, &id, &json!({})).await;
         assert_eq!((status, world.effects()), (409, 0), "{was}: {body}");
-        world.gateway.sql(&swap(is, was)).await;
     }
+    world.gateway.sql(&stored(&sealed)).await;
     world.gateway.sql("CREATE TABLE kept AS SELECT edited_hash FROM invocations").await;
     for hash in ["NULL".to_owned(), format!("'{}'", "a".repeat(64))] {
         world.gateway.sql(&format!("UPDATE invocations SET edited_hash = {hash}")).await;
