@@ -126,7 +126,13 @@ async fn a_request_that_nobody_decides_ends_as_expired(on: On) {
     clock.advance(gate::LIFETIME.saturating_sub(Duration::from_secs(1)));
     assert_eq!(found().await.status(clock.now()), InvocationStatus::Pending);
     clock.advance(Duration::from_secs(1));
-    within(async { while found().await.run.status != RunStatus::Cancelled {} }).await;
+    let swept = async {
+        while found().await.run.status != RunStatus::Cancelled {
+            // A read of SQLite is synchronous: without this the gateway on this thread never runs.
+            tokio::task::yield_now().await;
+        }
+    };
+    within(swept).await;
     let ended = found().await;
     assert_eq!((ended.run.outcome.as_deref(), ended.request), (Some("expired"), None));
     assert_eq!(decide(&live, &admin, &waiting, "approve").await.0, 410);
