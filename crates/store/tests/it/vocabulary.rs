@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::http::{SecretPurpose, SecretScope, TicketKind};
+use proto::http::{KeyScope, SecretPurpose, SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
@@ -24,6 +24,7 @@ macro_rules! words {
 fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     BTreeMap::from([
         ("action_modes.mode", words!(ActionMode)),
+        ("api_keys.scope", words!(KeyScope)),
         ("automation_run_events.from_status", words!(AutomationRunStatus)),
         ("automation_run_events.kind", words!(RunEventKind)),
         ("automation_run_events.to_status", words!(AutomationRunStatus)),
