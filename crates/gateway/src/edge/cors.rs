@@ -8,8 +8,9 @@ use axum::response::{IntoResponse as _, Response};
 use crate::app::AppState;
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE, OPTIONS");
-const HEADERS: HeaderValue =
-    HeaderValue::from_static("Content-Type, Authorization, Accept, Idempotency-Key, X-Request-Id");
+const HEADERS: HeaderValue = HeaderValue::from_static(
+    "Content-Type, Authorization, Accept, Idempotency-Key, X-Request-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name",
+);
 const MAX_AGE: HeaderValue = HeaderValue::from_static("86400");
 
 pub(super) async fn cors(State(app): State<AppState>, request: Request, next: Next) -> Response {

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, header};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::CallResult;
+use gate::{AttemptError, CallResult};
 use ledger::Outcome;
 use mcp::server::{Answer, OfferedTool, ToolPage, Toolbox, ToolboxError};
 use policy::Hints;
@@ -115,7 +115,7 @@ impl Tools {
                 let problem = disabled.to_string();
                 match app.gate.record_attempt(&caller.attempt("mcp"), Outcome::Deny, &problem).await {
                     Ok(()) => Ok(failure(problem)),
-                    Err(error) => Err(ToolboxError::Unavailable(error.to_string())),
+                    Err(error) => Err(unrecorded(error)),
                 }
             }
             Err(ActionError::Source(error)) => {
@@ -131,7 +131,7 @@ impl Tools {
         let attempt = self.caller.attempt("mcp");
         match self.app.gate.record_attempt(&attempt, Outcome::Failure, "unknown tool").await {
             Ok(()) => ToolboxError::Invalid(problem.to_owned()),
-            Err(error) => ToolboxError::Unavailable(error.to_string()),
+            Err(error) => unrecorded(error),
         }
     }
 
@@ -154,6 +154,14 @@ impl Tools {
 fn unavailable(error: StoreError) -> ToolboxError {
     tracing::error!(%error, "a request of an MCP client failed");
     ToolboxError::Unavailable("The gateway cannot read its database now; try again".to_owned())
+}
+
+/// The attempt could not be recorded. The caller learns its own share, and nothing of the database.
+fn unrecorded(error: AttemptError) -> ToolboxError {
+    match error {
+        AttemptError::Store(error) => unavailable(error),
+        AttemptError::OverShare(over) => ToolboxError::Unavailable(over.to_string()),
+    }
 }
 
 fn failure(text: String) -> Answer {

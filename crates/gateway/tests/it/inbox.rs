@@ -46,7 +46,17 @@ async fn the_inbox_shows_what_waits_to_those_who_may_see_it() {
             (200, json!({"entries": []}))
         );
         ask(&world, own).await;
-        let params = json!({"password": "canary-5150"});
+        let hidden =
+            [json!({"password": "canary-5150"}), json!({"note": "n".repeat(10_240), "to": "canary"})];
+        for params in hidden {
+            let (status, body) = invoke(&world, &token, own, "effect.open", params).await;
+            assert_eq!(status, 400, "an approver would not see everything: {body}");
+            assert!(
+                body["error"].as_str().unwrap().contains("would not see all of its parameters"),
+                "{body}"
+            );
+        }
+        let params = json!({"note": "hello"});
         assert_eq!(invoke(&world, &token, own, "effect.open", params).await.0, 202);
         for (role, decides) in [(Role::Member, false), (Role::Admin, true), (Role::Owner, true)] {
             let (status, body) = get(&world, world.team.token(role), "/v1/inbox").await;

@@ -144,8 +144,7 @@ async fn what_waits_is_reported_once_signed_and_without_arguments() {
         let (asking, _) = agent(&world).await;
         report_to(&world, &receiver).await;
         ask(&world, asking).await;
-        let (status, waiting) =
-            invoke(&world, &token, own, "effect.open", json!({"password": "canary-1"})).await;
+        let (status, waiting) = invoke(&world, &token, own, "effect.open", json!({"note": "canary-1"})).await;
         assert_eq!(status, 202, "{waiting}");
         let run = failed_run(&world).await;
         let World { gateway, team, .. } = world;

@@ -69,7 +69,9 @@ pub struct SetRole {
     pub role: Role,
 }
 
+/// Strict, because a misspelled scope would make a key that can do everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CreateKey {
     #[schema(min_length = 1, max_length = 100)]
     pub name: String,
