@@ -28,7 +28,7 @@ pub(crate) fn with_tools(machine: Machine, effects: &EffectRecorder) -> Machine 
     std::fs::create_dir(&folder).unwrap();
     let (url, address) = (effects.url(), effects.url().trim_start_matches("http://").to_owned());
     let tools = format!(
-        "- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write}}\n\
+        "- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write,\n  schema: {{type: object, properties: {{note: {{type: string}}}}}}}}\n\
          - {{name: effect.read, method: GET, url: '{url}/effects/read', risk: read}}\n\
          - {{name: effect.drop, method: POST, url: '{url}/effects/drop', risk: danger}}\n"
     );
