@@ -111,7 +111,7 @@ fn env_file_specs(files: &[EnvFileSpec]) -> Result<Value, ApiError> {
     let files = json!(files);
     let parsed = Vec::<EnvFile>::deserialize(&files)
         .map_err(|_| ApiError::bad_request("envFiles is not a list of environment files"))?;
-    env_files::check(&parsed).map_err(ApiError::bad_request)?;
+    env_files::check("envFiles", &parsed).map_err(ApiError::bad_request)?;
     Ok(files)
 }
 

@@ -42,29 +42,37 @@ fn workspace_folder(path: &str) -> Option<PathBuf> {
     parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
 }
 
-/// Checks a list that somebody wants to store. Every violation names its field and limit.
-pub(crate) fn check(files: &[EnvFile]) -> Result<(), String> {
+/// Checks a list that somebody wants to store in this field. Every violation names its field and limit.
+pub(crate) fn check(field: &str, files: &[EnvFile]) -> Result<(), String> {
     if files.len() > MAX_FILES {
-        return Err(format!("envFiles has at most {MAX_FILES} entries"));
+        return Err(format!("{field} has at most {MAX_FILES} entries"));
     }
-    let problems: Vec<String> =
-        files.iter().enumerate().flat_map(|(index, file)| problems(index, file)).collect();
+    let problems: Vec<String> = files
+        .iter()
+        .enumerate()
+        .flat_map(|(index, file)| problems(&format!("{field}[{index}]"), file))
+        .collect();
     let mut places: Vec<_> = files.iter().filter_map(place).collect();
     places.sort();
     if places.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err("envFiles names the same file twice".to_owned());
+        return Err(format!("{field} names the same file twice"));
+    }
+    // Sorted by their components, a folder comes right before what is in it.
+    if let Some(pair) = places.windows(2).find(|pair| pair[1].starts_with(&pair[0])) {
+        let (file, inner) = (pair[0].display(), pair[1].display());
+        return Err(format!("{field} names {file} as a file, and {inner} in it"));
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
-fn problems(index: usize, file: &EnvFile) -> Vec<String> {
-    let at = |field: &str, rule: &str| format!("envFiles[{index}].{field} must be {rule}");
+fn problems(at: &str, file: &EnvFile) -> Vec<String> {
+    let at = |field: &str, rule: &str| format!("{at}.{field} must be {rule}");
     let mut found = Vec::new();
     if workspace_folder(&file.workspace_path).is_none() {
         found.push(at("workspacePath", "a path inside the workspace, of at most 500 characters"));
     }
-    if workspace_file(&file.path).is_none() {
-        found.push(at("path", "a path inside the workspace, of 1 to 500 characters"));
+    if names_folder(&file.path) || workspace_file(&file.path).is_none() {
+        found.push(at("path", "a file inside the workspace, of 1 to 500 characters"));
     }
     if file.keys.is_empty() || file.keys.len() > MAX_KEYS {
         found.push(at("keys", "a list of 1 to 50 variables"));
@@ -80,6 +88,11 @@ fn problems(index: usize, file: &EnvFile) -> Vec<String> {
     found
 }
 
+/// Whether a path can only be a folder's.
+fn names_folder(path: &str) -> bool {
+    matches!(path.rsplit('/').next(), Some("" | "."))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -93,24 +106,30 @@ mod tests {
 
     #[test]
     fn each_violation_names_its_field() {
-        assert_eq!(check(&files(".", "app/.env", "A")), Ok(()));
+        assert_eq!(check("envFiles", &files(".", "app/.env", "A")), Ok(()));
         for (workspace_path, path, key, field) in [
             ("..", ".env", "A", "envFiles[0].workspacePath"),
             ("/etc", ".env", "A", "envFiles[0].workspacePath"),
             ("app", "../../x", "A", "envFiles[0].path"),
             ("app", "/etc/passwd", "A", "envFiles[0].path"),
             ("app", ".", "A", "envFiles[0].path"),
+            ("app", "./", "A", "envFiles[0].path"),
+            ("app", "", "A", "envFiles[0].path"),
+            ("app", "config/", "A", "envFiles[0].path"),
+            ("app", "config/.", "A", "envFiles[0].path"),
             ("app", "a\nb", "A", "envFiles[0].path"),
             (".", ".env", "2A", "envFiles[0].keys[0].key"),
             (".", ".env", "A B", "envFiles[0].keys[0].key"),
         ] {
-            let said = check(&files(workspace_path, path, key)).unwrap_err();
+            let said = check("envFiles", &files(workspace_path, path, key)).unwrap_err();
             assert!(said.starts_with(field), "{said}");
         }
         let twice = [files(".", "app/.env", "A"), files("app", "./.env", "B")].concat();
-        assert!(check(&twice).unwrap_err().contains("twice"));
+        assert!(check("envFiles", &twice).unwrap_err().contains("twice"));
+        let nested = [files(".", "app", "A"), files(".", "app.env", "C"), files("app", ".env", "B")].concat();
+        assert_eq!(check("files", &nested).unwrap_err(), "files names app as a file, and app/.env in it");
         let many = vec![files(".", ".env", "A").remove(0); 11];
-        assert!(check(&many).unwrap_err().contains("at most 10"));
+        assert!(check("envFiles", &many).unwrap_err().contains("at most 10"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use store::{Effect, JsonText, Store};
 
 use super::platform::{Implementation, PlatformTool, ToolPlace};
 use super::save_service_commands::configuration_effect;
+use crate::runtime::env_files;
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "save_env_files",
@@ -83,6 +84,9 @@ impl Within for SaveEnvFiles {
             let invalid =
                 |_| Failure::Invalid("Invalid arguments: files are not of the expected form".to_owned());
             let files = Vec::<EnvFile>::deserialize(&call.target.parameters["files"]).map_err(invalid)?;
+            // A list that sandboxes refuse would break every session of the configuration.
+            env_files::check("files", &files)
+                .map_err(|problems| Failure::Invalid(format!("Invalid arguments: {problems}")))?;
             let value = JsonText::of(&files);
             let change = configuration_effect(&self.store, call, &TOOL, (value, self.clock.now())).await?;
             Ok((summary(change.configuration, &files), Effect::SaveEnvFiles(change)))

@@ -236,6 +236,34 @@ async fn the_description_of_the_api_has_the_arguments_of_every_tool() {
     assert_eq!(commands["maxItems"], 10, "{commands}");
 }
 
+/// Sandboxes refuse such a list, so that it would break every session of the configuration.
+#[tokio::test]
+async fn environment_files_that_no_sandbox_could_write_are_not_saved() {
+    for gateway in TestGateway::both().await {
+        let team = OrgOf3::new(&gateway.app).await;
+        let agent = Agent::of(&gateway, &team, AgentMode::Setup, None).await;
+        let file = |folder: &str, path: &str| {
+            json!({"workspacePath": folder, "path": path, "format": "dotenv", "mode": "secret",
+                "keys": [{"key": "API_KEY", "required": true}]})
+        };
+        for (files, part) in [
+            (json!([file(".", ".")]), "files[0].path must be a file inside the workspace"),
+            (json!([file(".", ".env"), file(".", "./")]), "files[1].path must be a file"),
+            (json!([file("app", "config/")]), "files[0].path must be a file"),
+            (json!([file("app", ".env"), file(".", "app//.env")]), "files names the same file twice"),
+            (json!([file(".", "app"), file("app", ".env")]), "files names app as a file, and app/.env in it"),
+        ] {
+            let (done, result) = agent.call("save_env_files", &json!({ "files": files })).await;
+            assert!(!done && result.starts_with("Invalid arguments: ") && result.contains(part), "{result}");
+        }
+        let record = gateway.app.store.session_any(agent.session).await.unwrap().unwrap();
+        let saved =
+            gateway.app.store.configuration(team.org, record.configuration_id.unwrap()).await.unwrap();
+        assert_eq!(saved.unwrap().env_files, None);
+        assert!(agent.call("save_env_files", &json!({"files": [file("./app", "./.env")]})).await.0);
+    }
+}
+
 /// Stores evidence of a session, as its tool does. Returns the prefix of its keys.
 async fn upload(gateway: &TestGateway, org: OrgId, session: SessionId, content: &[u8]) -> String {
     let (case, hash) = (session.to_string(), ledger::sha256(content).to_string());
