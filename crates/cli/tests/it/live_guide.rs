@@ -64,7 +64,13 @@ fn the_guide_to_actions_is_in_every_workspace_and_no_commit() {
             continue;
         }
         assert!(sh(guide).contains("proliferate actions run --integration NAME"), "{}", sh(guide));
+        sh("mkdir .proliferate/.verification && echo ok > .proliferate/.verification/test.log");
         assert_eq!(sh("git status --porcelain --untracked-files=all; git add -A; git diff --cached"), "");
+        assert_eq!(
+            sh("git status --porcelain --ignored"),
+            "!! .proliferate/\n",
+            "and nothing else is ignored"
+        );
         assert_eq!(sh("cat .git/info/exclude | grep -c proliferate"), "0\n");
         assert_eq!(machine.run(&["session", "diff", id]).out, "");
 

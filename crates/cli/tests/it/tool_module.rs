@@ -16,7 +16,8 @@ use crate::live::Real;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const RUN: &str = "import tool from './tool.mjs';
-console.log(await tool.execute(JSON.parse(process.argv[1]), { callID: process.argv[2] }));";
+const [callID, messageID] = process.argv[2].split('@');
+console.log(await tool.execute(JSON.parse(process.argv[1]), { callID, messageID }));";
 
 /// The module of a tool, and the session whose agent it belongs to. The test runs it in the agent's place.
 struct Module {
@@ -136,6 +137,29 @@ fn a_callback_cut_at_any_moment_runs_once_and_is_answered() {
     let cuts = [0_u64, 1, 60, 200, 330].map(|bytes| (Direction::ToTarget, bytes));
     let cuts = [&cuts[..], &[0_u64, 1, 15, 120].map(|bytes| (Direction::ToClient, bytes))].concat();
     cut_everywhere(&module, (&setup.server, &setup.key), &cuts, SAVED);
+}
+
+/// Some providers number the calls of each message anew, so an id names a call of its message only.
+#[test]
+fn a_call_id_that_returns_in_another_message_is_another_call() {
+    let setup = Setup::new();
+    let run = |name: &str, id: &str| {
+        let arguments = json!({"commands": [{"name": name, "command": "run"}]});
+        let module =
+            Module::new(&setup.machine, &setup.server, &setup.session, "save_service_commands", arguments);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let said = runtime.block_on(async {
+            module.command(&format!("http://{}", module.gateway), id).output().await.unwrap()
+        });
+        String::from_utf8_lossy(&said.stdout).trim().to_owned()
+    };
+    assert_eq!(run("web", "call_0@msg_1"), SAVED);
+    assert_eq!(run("api", "call_0@msg_2"), "Saved 1 service commands: api");
+    assert!(run("worker", "call_0@msg_2").contains("used before with other arguments"));
+    assert_eq!(run("api", "call_0@msg_2"), "Saved 1 service commands: api");
+    let path = format!("/v1/runs?limit=200&run_kind=tool_gateway&case_id={}", setup.session);
+    let calls = setup.server.get(&path, &setup.key).1["runs"].as_array().unwrap().clone();
+    assert_eq!(calls.len(), 2, "{calls:?}");
 }
 
 /// A gateway that is silent: nothing of its first answer arrives. The call is repeated once it has waited long enough.

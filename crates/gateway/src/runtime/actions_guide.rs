@@ -6,10 +6,10 @@ use sandboxd::{ClientError, Sandboxd};
 
 /// Inside the workspace, where the agent works.
 const PATH: &str = ".proliferate/actions-guide.md";
-/// Keeps both files out of commits of whatever repository contains them, also of one that the agent makes later, without
-/// a change of anything that git tracks.
+/// Keeps both files and the agent's evidence out of commits of whatever repository contains them, also of one that the
+/// agent makes later, without a change of anything that git tracks.
 const IGNORE_PATH: &str = ".proliferate/.gitignore";
-const IGNORE: &str = "# Written by Proliferate.\n/.gitignore\n/actions-guide.md\n";
+const IGNORE: &str = "# Written by Proliferate.\n/.gitignore\n/actions-guide.md\n/.verification/\n";
 
 /// Writes the guide. Files of the user's own at these paths stay as they are.
 pub(super) async fn write(inside: &Sandboxd) -> Result<(), ClientError> {

@@ -25,8 +25,9 @@ pub fn document() -> String {
          A tool that runs in the gateway is called by `POST /proliferate/{id}/tools/{tool}` with the sandbox's token and \
          `{tool_call_id, args, version}`. The answer is 200 with `{success, result, data?}` also if the tool fails, is \
          not one of the session's, has invalid arguments (each is named with its limit), or has another `version` than \
-         the sandbox's file. The same `tool_call_id` is executed once. A `tool_call_id` with other arguments is 409, an \
-         unknown tool 404, another session's token 403, a body that is too large 413.\n",
+         the sandbox's file. The same `tool_call_id` is executed once; the agent's files send the id of the message and \
+         the id of the call, with a colon in between. A `tool_call_id` with other arguments is 409, an unknown tool 404, \
+         another session's token 403, a body that is too large 413.\n",
     );
     for tool in PLATFORM_TOOLS {
         describe(&mut page, tool);

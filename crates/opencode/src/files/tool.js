@@ -39,7 +39,8 @@ export default {
     const gateway = process.env.PROLIFERATE_GATEWAY_URL;
     if (!gateway || !sessionId || !token) return NAME + " is not available: this agent has no gateway.";
     const url = gateway.replace(/\/+$/, "") + "/proliferate/" + sessionId + "/tools/" + NAME;
-    const id = context?.callID ?? crypto.randomUUID();
+    // Some providers number the calls of each message anew.
+    const id = context?.callID ? [context.messageID, context.callID].filter(Boolean).join(":") : crypto.randomUUID();
     const body = JSON.stringify({ tool_call_id: id, args: args ?? {}, version: VERSION });
     for (let attempt = 1; ; attempt++) {
       try {
