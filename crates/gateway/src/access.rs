@@ -70,7 +70,7 @@ macro_rules! acts {
 
 acts! {
     //                                                   creator, other member, admin or owner, service, sandbox
-    Public: "health, readiness, metrics, login, signed webhooks (no credential needed)" [Yes Yes Yes Yes Yes]
+    Public: "health, readiness, metrics, login (also of a device by code), signed webhooks (no credential needed)" [Yes Yes Yes Yes Yes]
     Identify: "ask who one is, log out" [Yes Yes Yes Yes Yes]
     Watch: "list and watch sessions, open questions and the inbox, read the transcript, presence, git status" [Yes Yes Yes Yes No]
     ReadStatus: "read the status of a session" [Yes Yes Yes Yes Own]
@@ -101,7 +101,7 @@ acts! {
     MakeConfiguration: "make a configuration from existing repositories" [Yes Yes Yes No No]
     ChangeConfiguration: "change a configuration, start a setup session on it" [Yes No Yes No No]
     ReadOrganization: "list members, names of secrets, egress rules and records, modes, usage, automations and their runs" [Yes Yes Yes No No]
-    ManageOrganization: "add or remove repositories, secrets, members, automations, connectors, databases; change egress rules and modes; remove configurations" [No No Yes No No]
+    ManageOrganization: "add or remove repositories, secrets, members, automations, connectors, databases; change egress rules, modes and the address for notifications; remove configurations" [No No Yes No No]
     RunAutomation: "run an automation; cancel, repeat, assign and settle its runs" [Yes Yes Yes No No]
     ManageRoles: "change roles, add or remove admins and owners" [No No Owner No No]
     ManageOwnKeys: "make, list and revoke own API keys, let a device log in" [Yes Yes Yes No No]

@@ -24,7 +24,7 @@ pub(crate) use webhook::{SECRET_NAME, URL_NAME, Webhook};
 const TICK: Duration = Duration::from_secs(1);
 /// The maximum number of notifications that are found, or delivered to one organization, in one tick.
 const TOGETHER: i64 = 50;
-/// After this many attempts, about an hour and a half, a notification is given up.
+/// After this many attempts, about 70 minutes, a notification is given up.
 const MAX_ATTEMPTS: i64 = 13;
 /// The delay after the first attempt. It doubles with each one.
 const FIRST_DELAY: TimeDelta = TimeDelta::seconds(1);
