@@ -16,8 +16,6 @@ fn a_seeded_database_has_what_the_load_generator_names() {
     let owner = &machine.json(&["users", "ls"])[0];
     assert_eq!((&owner["id"], &owner["role"]), (&made["userId"], &json!("owner")));
     assert_eq!(machine.json(&["secrets", "ls"])[0]["key"], "BENCH_SECRET");
-    let connector = &machine.json(&["connectors", "ls"])[0];
-    assert_eq!(connector["id"], "00000000-0000-4000-8000-0000000000cc", "{connector}");
     let file = machine.data_dir().join("proliferate.db").display().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let configurations: i64 = runtime.block_on(async {
@@ -32,4 +30,6 @@ fn a_seeded_database_has_what_the_load_generator_names() {
     let url = server.url("");
     let made = machine.json(&["session", "new", "--url", &url, "--configuration", LAST]);
     assert_eq!(made["configurationId"], LAST);
+    let connector = &machine.json(&["connectors", "ls", "--url", &url])[0];
+    assert_eq!(connector["id"], "00000000-0000-4000-8000-0000000000cc", "{connector}");
 }
