@@ -69,7 +69,7 @@ pub use governance::{Governance, GovernanceError, Grant, NewMode, first_start_ev
 pub use judgement::mode_of;
 pub use lock::follow_lock;
 pub use permit::Permit;
-pub use record::{shown, shown_text};
+pub use record::{SHOWN, shown, shown_text};
 pub use refusals::call_rates;
 pub use request::{
     ActionRequest, BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN,

@@ -19,7 +19,7 @@ use crate::vocabulary::{wire_mode, wire_risk, wire_source};
 use crate::{Gate, artifacts};
 
 /// The maximum size of parameters and results that are shown, as JSON.
-const SHOWN: usize = 10_240;
+pub const SHOWN: usize = 10_240;
 /// An approver must see everything that an approval executes; the caller could hide it otherwise.
 pub(crate) const HIDDEN_PARAMETERS: &str = "a person must approve this call and would not see all of its parameters: keep them \
     below 10,240 bytes of JSON, without credentials and without fields that are named like one";

@@ -9,6 +9,7 @@ use databases::postgres::{self, Server};
 use databases::sqlite::{self, DatabaseFile};
 use databases::{Limits, Problem, Query, Rows};
 use gate::{CallRequest, Permit};
+use ledger::Redactor;
 use proto::OrgId;
 use proto::http::{DatabaseLimits, DatabaseQuery, DatabaseTarget};
 use secrecy::SecretString;
@@ -25,6 +26,9 @@ const AT_A_TIME: PoolLimits = PoolLimits { name: "database queries", unit: "", t
 /// The largest limits that an admin can set, and the smallest.
 const MOST: DatabaseLimits = DatabaseLimits { timeout_ms: 30_000, max_rows: 10_000, max_bytes: 900 * 1024 };
 const LEAST: DatabaseLimits = DatabaseLimits { timeout_ms: 10, max_rows: 1, max_bytes: 1024 };
+
+/// The maximum number of characters of a failure that callers are shown.
+const SHOWN: usize = 400;
 
 /// What the databases need.
 pub struct Databases {
@@ -52,6 +56,15 @@ pub(crate) enum QueryError {
     Stored,
     #[error("{0}")]
     Address(&'static str),
+}
+
+impl QueryError {
+    /// What a caller is shown: without secrets, on one line, and short. Nothing was cut before, because half a secret is not
+    /// found.
+    pub(crate) fn shown(&self, redactor: &Redactor) -> String {
+        let plain = |char: char| if char.is_control() { ' ' } else { char };
+        redactor.text(&self.to_string()).chars().take(SHOWN).map(plain).collect()
+    }
 }
 
 /// On whose behalf a secret is opened.

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use databases::check_queries;
 use gate::{AdminChange, Subject, mode_of};
+use ledger::Redactor;
 use policy::ModeKey;
 use proto::http::{
     ChangeDatabase, CreateDatabase, DatabaseActionEntry, DatabaseCheck, DatabaseDetail, DatabaseEntry,
@@ -19,7 +20,7 @@ use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::databases::{Databases, Definition};
+use crate::databases::{Databases, Definition, QueryError};
 use crate::sources::{compile_schema, database_actions};
 
 /// The maximum number of databases of an organization.
@@ -157,7 +158,10 @@ async fn check_connection(
 ) -> Result<(), ApiError> {
     record_check(app, admin, details).await?;
     let checked = app.databases.check(database).await;
-    checked.map_err(|error| ApiError::bad_request(format!("the database cannot be used: {error}")))
+    checked.map_err(|error| {
+        let problem = error.shown(&Redactor::default());
+        ApiError::bad_request(format!("the database cannot be used: {problem}"))
+    })
 }
 
 /// Records a check before it is made, because it sends a secret to a host that the caller names.
@@ -167,8 +171,8 @@ async fn record_check(app: &AppState, admin: &User, details: &str) -> Result<(),
     Ok(())
 }
 
-fn outcome<E: std::fmt::Display>(checked: Result<(), E>) -> DatabaseCheck {
-    let error = checked.err().map(|error| error.to_string());
+fn outcome(checked: Result<(), QueryError>) -> DatabaseCheck {
+    let error = checked.err().map(|error| error.shown(&Redactor::default()));
     DatabaseCheck { ok: error.is_none(), error }
 }
 

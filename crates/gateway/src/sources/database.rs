@@ -7,7 +7,7 @@ use databases::{FREE_FORM, Problem, Query, Rows, arguments, free_form_schema, sc
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{
-    CallRequest, Failure, LARGEST, Output, Outside, Permit, Review, SourceError, Tool, ToolScope, Work,
+    CallRequest, Failure, Output, Outside, Permit, Review, SHOWN, SourceError, Tool, ToolScope, Work,
 };
 use ledger::Redactor;
 use policy::{ModeKey, Policy, Risk};
@@ -94,7 +94,16 @@ fn free_form_description(target: &DatabaseTarget) -> String {
     };
     format!(
         "Executes one SELECT statement of yours in {engine}, in a transaction that can only read. Pass values as `params` \
-         and write {parameter} for the first. {catalog} describes the tables."
+         and write {parameter} for the first. {catalog} describes the tables. {}",
+        size_note()
+    )
+}
+
+/// What a caller needs to know about large results.
+fn size_note() -> String {
+    format!(
+        "A result has at most {SHOWN} bytes of JSON: rows beyond that are left out, and `truncated` says so. Select only \
+         the columns and rows that you need."
     )
 }
 
@@ -122,8 +131,9 @@ fn describe(database: DatabaseSource) -> Result<CatalogSource, SourceError> {
         .map_err(|error| SourceError { source_id: id.clone(), problem: error.to_string() })?;
     let actions: Vec<_> = actions(&database, &definition).into_iter().map(|(action, _)| action).collect();
     let note = format!(
-        "\nResults have at most {} rows; `truncated` says that there are more.\n",
-        definition.limits.max_rows
+        "\nResults have at most {} rows; `truncated` says that there are more. {}\n",
+        definition.limits.max_rows,
+        size_note()
     );
     Ok(CatalogSource {
         guide: generated_guide(&format!("{} (database)", database.name), &actions) + &note,
@@ -218,30 +228,127 @@ impl Outside for BoundQuery {
         };
         async move {
             let done = self.databases.run(permit, call, &self.definition, query).await;
-            output(done.map_err(failure)?)
+            let rows = done.map_err(|error| failure(&error, permit.redactor()))?;
+            output(rows, permit.redactor())
         }
         .boxed()
     }
 }
 
-/// The rows as they are stored and returned: columns that are named like secrets are redacted.
-fn output(rows: Rows) -> Result<Output, Failure> {
-    let redactor = Redactor::new(std::iter::empty::<&str>());
-    let redactor = redactor.map_err(|_| Failure::Refused("the rows cannot be redacted".to_owned()))?;
+/// The rows as they are stored and returned: without secrets, and only as many as a caller is shown.
+fn output(rows: Rows, redactor: &Redactor) -> Result<Output, Failure> {
+    // Redaction may lengthen the rows, and cannot find what was cut before.
+    let response = shorten(redactor.value(&rows.into_json())).ok_or_else(|| {
+        Failure::Refused(format!(
+            "not even one row of the result fits into {SHOWN} bytes of JSON: select fewer columns, or parts of long values"
+        ))
+    })?;
     let mut data = JsonObject::new();
-    data.insert("response".to_owned(), redactor.redact_and_truncate(&rows.into_json(), LARGEST));
+    data.insert("response".to_owned(), response);
     Ok(Output { text: String::new(), data: Some(data) })
 }
 
+/// Leaves out rows at the end until the rest can be shown, because a longer result is shown without any rows. `None` if not
+/// even the first row fits.
+fn shorten(mut response: Value) -> Option<Value> {
+    if json_length(&response) <= SHOWN {
+        return Some(response);
+    }
+    let mut rows: Vec<Value> = response["rows"].as_array_mut().map(std::mem::take)?;
+    // Rows that the database did not send are not counted.
+    if response["truncated"] == false {
+        response["totalRowCount"] = rows.len().into();
+    }
+    response["truncated"] = true.into();
+    let mut length = json_length(&response);
+    let fits = |row: &&Value| {
+        length += json_length(row) + ",".len();
+        length <= SHOWN
+    };
+    let kept = rows.iter().take_while(fits).count();
+    rows.truncate(kept);
+    response["rowCount"] = kept.into();
+    response["rows"] = rows.into();
+    (kept > 0).then_some(response)
+}
+
+fn json_length(value: &Value) -> usize {
+    value.to_string().len()
+}
+
 /// A query changes nothing, so a caller may try again what failed for a reason that passes.
-fn failure(error: QueryError) -> Failure {
+fn failure(error: &QueryError, redactor: &Redactor) -> Failure {
+    let shown = || error.shown(redactor);
     match error {
         QueryError::Problem(Problem::Timeout) => Failure::Timeout,
-        QueryError::Problem(Problem::Invalid(text)) => Failure::Invalid(text),
-        QueryError::Problem(problem @ (Problem::Unreachable | Problem::Broken)) => {
-            Failure::Down(problem.to_string())
+        QueryError::Problem(Problem::Invalid(_)) => Failure::Invalid(shown()),
+        QueryError::Problem(Problem::Unreachable | Problem::Broken)
+        | QueryError::OverShare(_)
+        | QueryError::Vault => Failure::Down(shown()),
+        _ => Failure::Refused(shown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(count: usize, value: &str, truncated: bool) -> Rows {
+        let row = |at: usize| json!({"id": at, "value": value}).as_object().cloned().unwrap_or_default();
+        Rows {
+            columns: vec!["id".to_owned(), "value".to_owned()],
+            rows: (0..count).map(row).collect(),
+            truncated,
         }
-        QueryError::OverShare(_) | QueryError::Vault => Failure::Down(error.to_string()),
-        _ => Failure::Refused(error.to_string()),
+    }
+
+    fn shown(rows: Rows, redactor: &Redactor) -> Value {
+        let mut output = output(rows, redactor).unwrap();
+        gate::shown(&output.data.as_mut().unwrap().remove("response").unwrap())
+    }
+
+    #[test]
+    fn a_large_result_keeps_the_rows_that_can_be_shown() {
+        let none = Redactor::default();
+        let small = shown(rows(2, "x", false), &none);
+        assert_eq!((&small["rowCount"], &small["truncated"]), (&json!(2), &json!(false)));
+        assert!(small.get("totalRowCount").is_none(), "{small}");
+        let large = shown(rows(1000, "0123456789", false), &none);
+        let kept = large["rows"].as_array().unwrap();
+        assert!(kept.len() > 200 && json_length(&large) <= SHOWN, "{} rows", kept.len());
+        assert!(json_length(&large) + 50 > SHOWN, "another row would not fit");
+        assert_eq!(large["rowCount"], json!(kept.len()));
+        assert_eq!((&large["totalRowCount"], &large["truncated"]), (&json!(1000), &json!(true)));
+        let more = shown(rows(1000, "0123456789", true), &none);
+        assert!(more.get("totalRowCount").is_none(), "the database has more: {more}");
+        let Err(Failure::Refused(problem)) = output(rows(3, &"x".repeat(SHOWN), false), &none) else {
+            panic!("a row that cannot be shown is returned")
+        };
+        assert!(problem.contains("select fewer columns"), "{problem}");
+    }
+
+    #[test]
+    fn secrets_are_removed_before_rows_and_failures_are_cut() {
+        let secret = "p4ssw0rd";
+        let redactor = Redactor::new([secret]).unwrap();
+        // Each row becomes longer by its redaction.
+        let large = shown(rows(400, secret, false), &redactor);
+        assert!(
+            !large["rows"].as_array().unwrap().is_empty() && !large.to_string().contains("p4ss"),
+            "{large}"
+        );
+        // The end of what is shown would be in the middle of the secret.
+        let failed = |before: usize| {
+            let text = format!("{}{secret}", "x ".repeat(before));
+            failure(&QueryError::Problem(Problem::Statement(text)), &redactor)
+        };
+        for before in 150..210 {
+            let Failure::Refused(problem) = failed(before) else { panic!("it is refused") };
+            assert!(!problem.contains("p4s"), "{problem}");
+        }
+        let lines = Redactor::new(["line one\nline two"]).unwrap();
+        let error = QueryError::Problem(Problem::Statement("bad: line one\nline two\u{1b}[2J".to_owned()));
+        let Failure::Refused(problem) = failure(&error, &lines) else { panic!("it is refused") };
+        assert!(!problem.contains("line") && !problem.contains('\u{1b}'), "{problem}");
     }
 }
