@@ -100,7 +100,29 @@ fn check_query(query: &DatabaseQuery) -> Result<(), String> {
             "the names of parameters have 1 to {MAX_NAME} letters, digits and _, and differ: {:.80}",
             quoted(&wrong.name)
         )),
+        None => parameters.iter().try_for_each(check_references),
+    }
+}
+
+/// A reference would be looked up in the schema of the whole query, and be followed wherever it occurs, so that a small
+/// schema could take exponential time.
+fn check_references(parameter: &proto::http::QueryParameter) -> Result<(), String> {
+    match parameter.schema.iter().find_map(|(key, value)| reference(key, value)) {
+        Some(key) => Err(format!(
+            "the schema of the parameter {} contains {key}: write out what it refers to",
+            parameter.name
+        )),
         None => Ok(()),
+    }
+}
+
+/// The keyword of a reference in a part of a schema. A parameter may have a field of that name, which is no text.
+fn reference<'a>(key: &'a str, value: &'a Value) -> Option<&'a str> {
+    match value {
+        Value::String(_) => ["$ref", "$dynamicRef", "$recursiveRef"].contains(&key).then_some(key),
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| reference(key, value)),
+        Value::Array(items) => items.iter().find_map(|item| reference("", item)),
+        _ => None,
     }
 }
 
@@ -142,6 +164,9 @@ mod tests {
     #[test]
     fn unusable_queries_are_refused() {
         assert_eq!(check_queries(&[query(&json!({}))]), Ok(()));
+        let fields = json!({"properties": {"$ref": {"type": "string"}}, "enum": [{"name": "$ref"}]});
+        let field = query(&json!({"parameters": [{"name": "a", "schema": fields}]}));
+        assert_eq!(check_queries(&[field]), Ok(()), "a field with the name of a keyword");
         for (change, part) in [
             (json!({"name": ""}), "1 to 60 letters"),
             (json!({"name": "a:b"}), "1 to 60 letters"),
@@ -150,6 +175,14 @@ mod tests {
             (json!({"sql": ""}), "sql must have"),
             (json!({"sql": "SELECT '\u{0}'"}), "without NUL"),
             (json!({"parameters": [{"name": "a b", "schema": {}}]}), "names of parameters"),
+            (
+                json!({"parameters": [{"name": "a", "schema": {"$ref": "#/properties/b"}}]}),
+                "parameter a contains $ref",
+            ),
+            (
+                json!({"parameters": [{"name": "a", "schema": {"anyOf": [{"items": {"$dynamicRef": "#x"}}]}}]}),
+                "parameter a contains $dynamicRef",
+            ),
             (json!({"parameters": [{"name": "a", "schema": {}}, {"name": "a", "schema": {}}]}), "and differ"),
         ] {
             let problem = check_queries(&[query(&change)]).unwrap_err();

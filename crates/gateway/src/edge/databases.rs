@@ -214,12 +214,14 @@ fn check_limits(limits: DatabaseLimits) -> Result<Value, ApiError> {
 fn checked_queries(queries: &[DatabaseQuery]) -> Result<Value, ApiError> {
     check_queries(queries).map_err(|problem| ApiError::bad_request(format!("queries: {problem}")))?;
     for query in queries {
-        compile_schema(&databases::schema(query)).map_err(|problem| {
-            ApiError::bad_request(format!(
-                "queries: query {}: the schema of a parameter is wrong: {problem}",
-                query.name
-            ))
-        })?;
+        for parameter in &query.parameters {
+            compile_schema(&Value::Object(parameter.schema.clone())).map_err(|problem| {
+                let (query, parameter) = (&query.name, &parameter.name);
+                ApiError::bad_request(format!(
+                    "queries: query {query}: the schema of the parameter {parameter} is wrong: {problem}"
+                ))
+            })?;
+        }
     }
     let stored = json(&queries)?;
     if stored.to_string().len() > MAX_QUERIES {

@@ -293,10 +293,13 @@ async fn what_could_write_or_lead_astray_is_not_stored() {
             (with("/name", json!(" ")), "name"),
             (with("/limits", json!({"timeoutMs": 600_000})), "timeoutMs is 10 to 30000"),
             (with("/queries/0/name", json!("query")), "choose another"),
-            (with("/queries/0/parameters/0/schema", json!({"type": "text"})), "schema of a parameter"),
+            (
+                with("/queries/0/parameters/0/schema", json!({"type": "text"})),
+                "query by_customer: the schema of the parameter customer is wrong",
+            ),
             (
                 with("/queries/0/parameters/0/schema", json!({"$ref": "http://10.0.0.1/x"})),
-                "schema of a parameter",
+                "query by_customer: the schema of the parameter customer contains $ref",
             ),
         ] {
             let refused = world.ask("POST", "/v1/databases", &new).await;
