@@ -54,6 +54,10 @@ pub enum Problem {
     Timeout,
     #[error("a single row is larger than the limit of {0} bytes")]
     TooLarge(usize),
+    #[error(
+        "the query needs more memory than it may have ({0} MiB, or less while others need much): let it sort, group or compute less"
+    )]
+    Memory(i64),
     /// The role may do more than read.
     #[error("the role of this database {0}")]
     Role(String),

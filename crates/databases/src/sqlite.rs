@@ -1,5 +1,7 @@
 //! Queries on SQLite files. The file is opened for reading, below a folder that the operator has chosen; an authorizer
-//! refuses whatever is not a query, before it is compiled.
+//! refuses whatever is not a query, before it is compiled. Sorting happens in memory, which is limited, and never in files.
+
+mod memory;
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use rusqlite::{Connection, Error, OpenFlags, Statement};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use self::memory::{Budget, PER_QUERY_MIB};
 use crate::rows::{Collector, float, integer};
 use crate::{Limits, Problem, Query, Rows, bounded, check_statement};
 
@@ -132,6 +135,8 @@ fn restrict(database: &Connection, limits: Limits, late: Arc<AtomicBool>) -> rus
     database.progress_handler(CHECK_EVERY, Some(move || late.load(Ordering::Relaxed)))?;
     database.pragma_update(None, "query_only", true)?;
     database.pragma_update(None, "mmap_size", 0)?;
+    // Otherwise what does not fit into the cache goes to files, until the disk is full.
+    database.pragma_update(None, "temp_store", "MEMORY")?;
     database.authorizer(Some(authorize))
 }
 
@@ -155,6 +160,7 @@ fn select_rows(
     limits: Limits,
     late: Arc<AtomicBool>,
 ) -> Result<Rows, Problem> {
+    let _budget = Budget::new()?;
     let database = open(file)?;
     let failed = |error: Error| problem(&error, limits);
     database.busy_timeout(limits.time).map_err(failed)?;
@@ -221,6 +227,7 @@ fn problem(error: &Error, limits: Limits) -> Problem {
         Some(ErrorCode::OperationInterrupted | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             return Problem::Timeout;
         }
+        Some(ErrorCode::OutOfMemory) => return Problem::Memory(PER_QUERY_MIB),
         Some(ErrorCode::TooBig) => return Problem::TooLarge(limits.bytes),
         Some(ErrorCode::NotADatabase) => {
             return Problem::File("the file of this database is not an SQLite database");

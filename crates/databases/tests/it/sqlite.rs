@@ -181,6 +181,30 @@ async fn a_query_ends_at_its_limits() {
 }
 
 #[tokio::test]
+async fn a_query_fills_neither_the_memory_nor_the_disk() {
+    let world = World::new();
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000)";
+    let wide = format!("SELECT {}", vec!["randomblob(900000)"; 400].join(", "));
+    for greedy in [
+        &format!("{rows} SELECT i FROM n ORDER BY randomblob(800000) LIMIT 1 OFFSET 99999"),
+        &format!("{rows} SELECT i FROM n GROUP BY randomblob(800000)"),
+        &format!("{rows} SELECT DISTINCT randomblob(800000) FROM n LIMIT 1 OFFSET 99999"),
+        // No loop, so nothing asks between the columns whether the query should go on.
+        &wide,
+    ] {
+        assert_eq!(run(&world.file, plain(greedy), WIDE).await, Err(Problem::Memory(64)), "{greedy}");
+    }
+    // What the failed queries took is free again, for this one and for the store, which has no limit.
+    let sorted = format!("{rows} SELECT i FROM n ORDER BY i DESC LIMIT 1");
+    let found = run(&world.file, plain(&sorted), WIDE).await.unwrap();
+    assert_eq!(json!(found.rows), json!([{"i": 100_000}]));
+    let unlimited = Connection::open_in_memory().unwrap();
+    let large: i64 =
+        unlimited.query_row("SELECT length(hex(zeroblob(40000000)))", [], |row| row.get(0)).unwrap();
+    assert_eq!(large, 80_000_000);
+}
+
+#[tokio::test]
 async fn only_files_below_the_folder_are_opened() {
     let world = World::new();
     assert_eq!(check(&world.file, WIDE).await, Ok(()));
