@@ -191,7 +191,8 @@ async fn select_rows(
     let fetch = format!("FETCH FORWARD {} FROM rows", limits.rows + 1);
     let described = client.prepare(&fetch).await.map_err(|error| problem(&error, 0))?;
     let columns = described.columns();
-    let mut rows = Collector::new(columns.iter().map(tokio_postgres::Column::name), limits);
+    let names: Vec<_> = columns.iter().map(tokio_postgres::Column::name).collect();
+    let mut rows = Collector::new(&names, limits)?;
     let mut messages = pin!(client.simple_query_raw(&fetch).await.map_err(|error| problem(&error, 0))?);
     while let Some(message) = messages.next().await {
         let row = match message {

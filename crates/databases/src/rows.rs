@@ -1,6 +1,6 @@
 //! The result of a query as JSON, up to its limits.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use proto::JsonObject;
 use serde_json::{Value, json};
@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use crate::{Limits, Problem};
 
 /// The largest integer that every JSON parser reads exactly.
-const EXACT: i64 = (1 << 53) - 1;
+pub(crate) const EXACT: i64 = (1 << 53) - 1;
+/// The maximum number of columns of a result. PostgreSQL's protocol allows 65,535.
+const MAX_COLUMNS: usize = 500;
 
 /// The rows of a result. A row is an object, so that the redactor sees the names of columns.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,8 +35,14 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    pub(crate) fn new<'a>(columns: impl IntoIterator<Item = &'a str>, limits: Limits) -> Self {
-        Self { limits, bytes: 0, result: Rows { columns: unique_names(columns), ..Rows::default() } }
+    pub(crate) fn new(columns: &[&str], limits: Limits) -> Result<Self, Problem> {
+        if columns.len() > MAX_COLUMNS {
+            let found = columns.len();
+            return Err(Problem::Invalid(format!(
+                "the result has {found} columns, and at most {MAX_COLUMNS} are returned: select fewer"
+            )));
+        }
+        Ok(Self { limits, bytes: 0, result: Rows { columns: unique_names(columns), ..Rows::default() } })
     }
 
     /// Adds a row. Returns `false` if it does not fit, after which no other may follow.
@@ -67,16 +75,18 @@ impl Collector {
 }
 
 /// Names for the columns, each once: of two columns `id`, the second is `id_2`.
-fn unique_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let mut taken = BTreeSet::new();
+fn unique_names(names: &[&str]) -> Vec<String> {
+    // The last number of each name.
+    let mut taken: HashMap<String, usize> = HashMap::new();
     let mut unique = Vec::new();
     for name in names {
-        let mut candidate = name.to_owned();
-        let mut number = 1;
-        while !taken.insert(candidate.clone()) {
-            number += 1;
+        let mut candidate = (*name).to_owned();
+        while taken.contains_key(&candidate) {
+            let number = taken.entry((*name).to_owned()).or_insert(1);
+            *number += 1;
             candidate = format!("{name}_{number}");
         }
+        taken.insert(candidate.clone(), 1);
         unique.push(candidate);
     }
     unique
@@ -99,7 +109,7 @@ mod tests {
     use super::*;
 
     fn collector(rows: usize, bytes: usize) -> Collector {
-        Collector::new(["a", "b", "a"], Limits { time: Duration::from_secs(1), rows, bytes })
+        Collector::new(&["a", "b", "a"], Limits { time: Duration::from_secs(1), rows, bytes }).unwrap()
     }
 
     #[test]
@@ -107,6 +117,21 @@ mod tests {
         let mut rows = collector(1, 100);
         assert_eq!(rows.push([json!(1), json!(2), json!(3)]), Ok(true));
         assert_eq!(json!(rows.finish().rows), json!([{"a": 1, "b": 2, "a_2": 3}]));
+        assert_eq!(
+            unique_names(&["a_2", "a", "a", "a", "a_2", ""]),
+            ["a_2", "a", "a_3", "a_4", "a_2_2", ""],
+            "a name of the result is never taken by another column"
+        );
+    }
+
+    #[test]
+    fn a_result_with_too_many_columns_is_refused() {
+        let limits = Limits { time: Duration::from_secs(1), rows: 1, bytes: 1000 };
+        assert!(Collector::new(&["a"; MAX_COLUMNS], limits).is_ok());
+        let Err(Problem::Invalid(problem)) = Collector::new(&["a"; MAX_COLUMNS + 1], limits) else {
+            panic!("501 columns are accepted")
+        };
+        assert_eq!(problem, "the result has 501 columns, and at most 500 are returned: select fewer");
     }
 
     #[test]

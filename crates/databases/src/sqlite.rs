@@ -171,8 +171,7 @@ fn select_rows(
     }
     bind(&mut statement, &query.parameters, limits)?;
     let columns = statement.column_count();
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
-    let mut collected = Collector::new(names.iter().map(String::as_str), limits);
+    let mut collected = Collector::new(&statement.column_names(), limits)?;
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next().map_err(failed)? {
         let values: Result<Vec<Value>, _> = (0..columns).map(|at| row.get_ref(at).map(to_json)).collect();

@@ -233,6 +233,9 @@ async fn a_query_ends_at_its_limits() {
     assert_eq!(huge, Err(Problem::TooLarge(10_000)));
     let wide = run(&world.server, plain("SELECT repeat('x', 20000)"), limits(100, 10_000)).await;
     assert_eq!(wide, Err(Problem::TooLarge(10_000)));
+    let columns = plain(&format!("SELECT 1 {}", ", 1".repeat(500)));
+    let said = refused(&world, columns).await;
+    assert_eq!(said, "the result has 501 columns, and at most 500 are returned: select fewer");
 }
 
 #[tokio::test]
