@@ -3,6 +3,7 @@
 
 mod connect;
 mod guard;
+mod json;
 mod values;
 
 use std::net::SocketAddr;

@@ -4,6 +4,7 @@ use bytes::{BufMut as _, BytesMut};
 use serde_json::{Value, json};
 use tokio_postgres::types::{Format, IsNull, Kind, ToSql, Type, to_sql_checked};
 
+use super::json;
 use crate::rows::{float, integer};
 
 /// A value in PostgreSQL's text form as JSON. Numbers that JSON cannot hold exactly, times and all other types stay
@@ -13,7 +14,7 @@ pub(super) fn to_json(kind: &Type, text: &str) -> Value {
         Type::BOOL => return json!(text == "t"),
         Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => text.parse().ok().map(integer),
         Type::FLOAT4 | Type::FLOAT8 => text.parse().ok().map(float),
-        Type::JSON | Type::JSONB => serde_json::from_str(text).ok(),
+        Type::JSON | Type::JSONB => json::parse(text),
         _ => match kind.kind() {
             Kind::Array(element) => array(element, text),
             Kind::Domain(base) => Some(to_json(base, text)),
@@ -154,6 +155,11 @@ mod tests {
             (Type::FLOAT8, "NaN", json!("NaN")),
             (Type::NUMERIC, "1.10", json!("1.10")),
             (Type::JSONB, r#"{"a": [1]}"#, json!({"a": [1]})),
+            (
+                Type::JSONB_ARRAY,
+                r#"{"{\"a\": 0.12345678901234567890}"}"#,
+                json!([{"a": "0.12345678901234567890"}]),
+            ),
             (Type::INT4_ARRAY, "{1,NULL,3}", json!([1, null, 3])),
             (Type::INT4_ARRAY, "{}", json!([])),
             (Type::INT4_ARRAY, "[0:1]={{1},{2}}", json!([[1], [2]])),

@@ -28,7 +28,7 @@ async fn rows_come_back_as_json_by_their_types() {
         ARRAY[['a', 'b \"\\'], ['NULL', '{,}']] AS n, '{}'::text[] AS o, 'good'::mood AS p, 5::small AS q,
         '{good,bad}'::mood[] AS r, '1 day 02:00'::interval AS s, 'x'::char(3) AS t, inet '10.0.0.1' AS u,
         '00000000-0000-0000-0000-000000000001'::uuid AS v, int4range(1, 5) AS w, (1, 'a') AS x, 'ä€😀' AS y,
-        'dup' AS z, 'dup2' AS z";
+        'dup' AS z, 'dup2' AS z, '[18446744073709551616, 0.12345678901234567890, 0.5]'::jsonb AS za";
     let rows = run(&world.server, plain(sql), WIDE).await.unwrap();
     assert_eq!(
         json!(rows.rows),
@@ -37,7 +37,7 @@ async fn rows_come_back_as_json_by_their_types() {
             "m": [1, null, 3], "n": [["a", "b \"\\"], ["NULL", "{,}"]], "o": [], "p": "good", "q": 5,
             "r": ["good", "bad"], "s": "P1DT2H", "t": "x  ", "u": "10.0.0.1",
             "v": "00000000-0000-0000-0000-000000000001", "w": "[1,5)", "x": "(1,a)", "y": "ä€😀",
-            "z": "dup", "z_2": "dup2"}])
+            "z": "dup", "z_2": "dup2", "za": ["18446744073709551616", "0.12345678901234567890", 0.5]}])
     );
     assert!(!rows.truncated);
     let none = run(&world.server, plain("SELECT id FROM orders WHERE false"), WIDE).await.unwrap();
