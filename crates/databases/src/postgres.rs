@@ -34,24 +34,40 @@ const DECLARE: &str = "DECLARE rows NO SCROLL CURSOR WITHOUT HOLD FOR ";
 
 /// A role may not have more rights than to read: not as itself, and not as any role that it could switch to, since a query
 /// can call `set_config('role', …)`. Roles that read or write the server's files or run programs need no write to the
-/// database. Functions of these extensions reach other servers or leave the transaction.
+/// database, and neither do functions that reach files, other servers, or whatever an untrusted language can do.
 const ROLE: &str = "
+    WITH reachable AS (
+        SELECT r.* FROM pg_catalog.pg_roles r
+        WHERE pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')),
+    outside AS (
+        SELECT d.objid AS function, 'a function of the extension ' || pg_catalog.quote_ident(e.extname) ||
+            ', which reaches other servers or leaves the transaction' AS reason
+        FROM pg_catalog.pg_extension e
+        JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+            AND d.refobjid = e.oid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.deptype = 'e'
+        WHERE e.extname IN ('dblink', 'http', 'pg_background', 'pg_net', 'pg_curl', 'plproxy', 'amqp', 'aws_lambda',
+            'aws_ml', 'aws_s3', 'azure_ai', 'azure_storage', 'google_ml_integration')
+        UNION ALL
+        SELECT p.oid, 'which reaches the files of the server'
+        FROM pg_catalog.pg_proc p
+        WHERE p.pronamespace = 'pg_catalog'::pg_catalog.regnamespace AND p.proname IN ('pg_read_file',
+            'pg_read_binary_file', 'pg_ls_dir', 'pg_stat_file', 'lo_import', 'lo_export', 'pg_file_write',
+            'pg_file_rename', 'pg_file_unlink', 'pg_file_sync', 'pg_logdir_ls')
+        UNION ALL
+        SELECT p.oid, 'which is written in the untrusted language ' || pg_catalog.quote_ident(l.lanname)
+        FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+        WHERE NOT l.lanpltrusted AND l.lanname NOT IN ('internal', 'c'))
     SELECT 'has the rights of ' || pg_catalog.quote_ident(r.rolname) ||
         ', which may do more than read (superuser, replication, creating roles or databases, bypassing row security, \
             or the files and programs of the server): use a role that can only read'
-    FROM pg_catalog.pg_roles r
-    WHERE (r.rolsuper OR r.rolreplication OR r.rolcreaterole OR r.rolcreatedb OR r.rolbypassrls
+    FROM reachable r
+    WHERE r.rolsuper OR r.rolreplication OR r.rolcreaterole OR r.rolcreatedb OR r.rolbypassrls
         OR r.rolname IN ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program',
-            'pg_write_all_data', 'pg_signal_backend', 'pg_maintain', 'pg_create_subscription', 'pg_checkpoint'))
-    AND (pg_catalog.pg_has_role(r.oid, 'MEMBER') OR pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER'))
+            'pg_write_all_data', 'pg_signal_backend', 'pg_maintain', 'pg_create_subscription', 'pg_checkpoint')
     UNION ALL
-    SELECT 'may call functions of the extension ' || pg_catalog.quote_ident(e.extname) ||
-        ', which leave the transaction: revoke EXECUTE on them'
-    FROM pg_catalog.pg_extension e
-    JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.refobjid = e.oid
-        AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.deptype = 'e'
-    WHERE e.extname IN ('dblink', 'http', 'pg_background', 'pg_net')
-    AND pg_catalog.has_function_privilege(d.objid, 'EXECUTE')
+    SELECT 'may call ' || o.function::pg_catalog.regprocedure || ', ' || o.reason ||
+        ': revoke EXECUTE on such functions from the role, its groups and PUBLIC'
+    FROM outside o JOIN reachable r ON pg_catalog.has_function_privilege(r.oid, o.function, 'EXECUTE')
     LIMIT 1";
 
 /// A table that the role may write to, if there is one.

@@ -211,6 +211,45 @@ async fn a_role_with_more_rights_than_reading_is_refused() {
 }
 
 #[tokio::test]
+async fn a_role_that_may_call_functions_with_effects_outside_is_refused() {
+    let world = World::new().await;
+    let role = &world.role;
+    let untrusted = "CREATE LANGUAGE plu HANDLER plpgsql_call_handler; CREATE FUNCTION escape() RETURNS int LANGUAGE plu \
+        AS 'BEGIN RETURN 1; END'";
+    for (give, function, take) in [
+        ("CREATE EXTENSION dblink", "function of the extension dblink", "DROP EXTENSION dblink"),
+        (
+            "GRANT EXECUTE ON FUNCTION pg_read_file(text) TO $",
+            "may call pg_read_file(text), which reaches the files of the server",
+            "REVOKE EXECUTE ON FUNCTION pg_read_file(text) FROM $",
+        ),
+        (
+            "GRANT EXECUTE ON FUNCTION lo_export(oid, text) TO PUBLIC",
+            "may call lo_export(oid,text)",
+            "REVOKE EXECUTE ON FUNCTION lo_export(oid, text) FROM PUBLIC",
+        ),
+        (
+            untrusted,
+            "may call escape(), which is written in the untrusted language plu",
+            "DROP LANGUAGE plu CASCADE",
+        ),
+        // A function of a role that the role could only switch to.
+        (
+            "ALTER ROLE $ NOINHERIT; CREATE ROLE files_$; GRANT files_$ TO $; \
+            GRANT EXECUTE ON FUNCTION pg_ls_dir(text) TO files_$",
+            "may call pg_ls_dir(text)",
+            "DROP OWNED BY files_$; DROP ROLE files_$",
+        ),
+    ] {
+        world.sql(&give.replace('$', role)).await;
+        let said = refused(&world, plain("SELECT 1")).await;
+        assert!(said.contains(function) && said.contains("revoke EXECUTE"), "{give}: {said}");
+        world.sql(&take.replace('$', role)).await;
+        run(&world.server, plain("SELECT 1"), WIDE).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_query_ends_at_its_limits() {
     let world = World::new().await;
     let limits = |rows, bytes| Limits { time: Duration::from_secs(20), rows, bytes };
