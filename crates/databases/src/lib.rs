@@ -46,6 +46,10 @@ pub enum Problem {
         "the certificate of the database server is not valid for its host, or not from a known authority"
     )]
     Certificate,
+    #[error(
+        "this machine knows no certificate authorities: install them, or name a file with them in SSL_CERT_FILE"
+    )]
+    NoAuthorities,
     #[error("the database refuses the user, the password or the name of the database")]
     Credential,
     #[error("the connection to the database broke")]

@@ -4,6 +4,7 @@
 mod connect;
 mod guard;
 mod json;
+mod tls;
 mod values;
 
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use tokio_postgres::{CancelToken, Client, NoTls, SimpleQueryMessage};
 
 use self::connect::{ServerConnection, Session, connect, log_in};
 use self::guard::Exceeded;
+pub use self::tls::Tls;
 use self::values::{Parameter, to_json};
 use crate::rows::Collector;
 use crate::{Limits, Problem, Query, Rows, bounded, check_statement};
@@ -90,7 +92,8 @@ pub struct Server {
     pub database: String,
     pub user: String,
     pub password: Option<SecretString>,
-    pub tls: bool,
+    /// How to check the server's certificate. Without it, the connection is not encrypted.
+    pub tls: Option<Tls>,
 }
 
 /// Checks that the database can be queried, by a role that can only read.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use databases::postgres::{self, Server};
+use databases::postgres::{self, Server, Tls};
 use databases::sqlite::{self, DatabaseFile};
 use databases::{Limits, Problem, Query, Rows};
 use gate::{CallRequest, Permit};
@@ -16,6 +16,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 use shares::{Held, OverShare, Party, Pool, PoolLimits};
 use store::{DatabaseSource, Scope};
+use tokio::sync::OnceCell;
 
 use crate::config::Config;
 use crate::outbound;
@@ -39,6 +40,8 @@ pub struct Databases {
     files: Option<PathBuf>,
     data_dir: PathBuf,
     slots: Arc<Pool>,
+    /// The authorities of this machine, read when the first query needs them.
+    tls: OnceCell<Tls>,
 }
 
 /// Why a query has no result.
@@ -110,6 +113,7 @@ impl Databases {
             files: config.database_files_dir.clone(),
             data_dir: config.data_dir.clone(),
             slots: Pool::new(AT_A_TIME),
+            tls: OnceCell::new(),
         }
     }
 
@@ -223,6 +227,7 @@ impl Databases {
                     Some(key) => Some(self.secret(opener, &key).await?),
                     None => None,
                 };
+                let tls = if tls { Some(self.tls().await?) } else { None };
                 // In certificates, IPv6 addresses have no brackets.
                 let host = host.trim_matches(['[', ']']).to_owned();
                 Ok(Connection::Postgres(Server { host, addresses, database, user, password, tls }))
@@ -234,6 +239,15 @@ impl Databases {
                 Ok(Connection::Sqlite(DatabaseFile { folder, file, never: self.data_dir.clone() }))
             }
         }
+    }
+
+    /// Reads and parses the certificates on a thread that may block, once.
+    async fn tls(&self) -> Result<Tls, Problem> {
+        let read = async || {
+            let read = tokio::task::spawn_blocking(Tls::of_this_machine).await;
+            read.unwrap_or(Err(Problem::NoAuthorities))
+        };
+        self.tls.get_or_try_init(read).await.cloned()
     }
 
     async fn secret(&self, opener: Opener<'_>, key: &str) -> Result<SecretString, QueryError> {

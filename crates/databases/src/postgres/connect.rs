@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -11,10 +10,7 @@ use tokio::net::TcpStream;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{Client, Config, Connection, NoTls};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Server;
 use super::guard::{Exceeded, Guarded};
@@ -90,28 +86,16 @@ pub(super) async fn connect(server: &Server, address: SocketAddr) -> Result<Stre
     let mut stream = TcpStream::connect(address).await.map_err(|_| Problem::Unreachable)?;
     // A query is small messages in both directions, which Nagle's algorithm would delay.
     stream.set_nodelay(true).map_err(|_| Problem::Broken)?;
-    if !server.tls {
-        return Ok(Box::new(stream));
-    }
+    let Some(tls) = &server.tls else { return Ok(Box::new(stream)) };
     stream.write_all(&SSL_REQUEST).await.map_err(|_| Problem::Broken)?;
     // Exactly one byte: whatever follows in plain text must not count as received over TLS.
     if stream.read_u8().await.map_err(|_| Problem::Broken)? != b'S' {
         return Err(Problem::NoTls);
     }
     let name = ServerName::try_from(server.host.clone()).map_err(|_| Problem::Certificate)?;
-    let stream = connector()?.connect(name, stream).await.map_err(|error| match error.kind() {
+    let stream = tls.0.connect(name, stream).await.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => Problem::Certificate,
         _ => Problem::Broken,
     })?;
     Ok(Box::new(stream))
-}
-
-/// Trusts the certificate authorities of this machine, or those in the file that `SSL_CERT_FILE` names.
-fn connector() -> Result<TlsConnector, Problem> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|_| Problem::Certificate)?;
-    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()).into())
 }

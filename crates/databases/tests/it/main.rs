@@ -5,6 +5,7 @@
 mod postgres;
 mod server;
 mod sqlite;
+mod tls;
 
 use std::time::Duration;
 

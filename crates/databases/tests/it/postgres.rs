@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use databases::postgres::{Server, check, query as run};
+use databases::postgres::{Server, Tls, check, query as run};
 use databases::{Limits, Problem, Query};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::server::World;
+use crate::tls::authority;
 use crate::{WIDE, plain, query};
 
 async fn refused(world: &World, query: Query) -> String {
@@ -309,7 +310,8 @@ async fn problems_of_a_connection_have_one_text_and_name_no_credential() {
     assert_eq!(said(wrong).await, Problem::Credential);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let refuses_tls = Server { tls: true, addresses: vec![address], ..world.server.clone() };
+    let tls = Some(Tls::trusting(authority()).unwrap());
+    let refuses_tls = Server { tls, addresses: vec![address], ..world.server.clone() };
     let (problem, ()) = tokio::join!(said(refuses_tls), async {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.read_exact(&mut [0; 8]).await.unwrap();
@@ -330,7 +332,7 @@ async fn a_server_that_claims_a_huge_message_gets_no_memory() {
         database: "d".to_owned(),
         user: "u".to_owned(),
         password: None,
-        tls: false,
+        tls: None,
     };
     let (ended, ()) = tokio::join!(run(&server, plain("SELECT 1"), WIDE), async {
         let (mut stream, _) = listener.accept().await.unwrap();

@@ -39,7 +39,7 @@ impl World {
             database: name.clone(),
             user: name.clone(),
             password: None,
-            tls: false,
+            tls: None,
         };
         let world = Self { server, role: name };
         world.sql("CREATE TABLE orders (id int PRIMARY KEY, customer text)").await;
@@ -66,6 +66,11 @@ impl World {
 /// Runs SQL, and returns the first value of its first row.
 async fn execute(database: &str, sql: &str) -> Option<String> {
     let (user, address) = administrator();
+    execute_as(&user, address, database, sql).await
+}
+
+/// Runs SQL on a server that trusts this user.
+pub(crate) async fn execute_as(user: &str, address: SocketAddr, database: &str, sql: &str) -> Option<String> {
     let stream = TcpStream::connect(address).await.unwrap();
     let mut config = Config::new();
     config.user(user).dbname(database);
