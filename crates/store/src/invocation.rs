@@ -150,6 +150,30 @@ from_row!(inline Invocation, row => Invocation {
     },
 });
 
+pub(crate) const UNSTARTED: &str = "SELECT i.run_id FROM runs r
+    JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
+    WHERE r.org_id = $1 AND r.session_id = $2 AND r.status = 'created' AND i.expires_at > $3 ORDER BY i.run_id";
+pub(crate) const EXPIRE: &str =
+    "UPDATE invocations SET expires_at = $3 WHERE org_id = $1 AND run_id = $2 AND expires_at > $3";
+
+/// Lets the requests of a session that have not started expire. The rows are locked in the order of their runs, as the
+/// gate locks them, because PostgreSQL ends one of two transactions that wait for each other.
+macro_rules! expire_requests {
+    ($connection:expr, $org:expr, $session:expr, $at:expr) => {{
+        let runs: Vec<String> = sqlx::query_scalar($crate::invocation::UNSTARTED)
+            .bind($org)
+            .bind($session)
+            .bind($at)
+            .fetch_all(&mut *$connection)
+            .await?;
+        for run in runs {
+            let expire = sqlx::query($crate::invocation::EXPIRE).bind($org).bind(run).bind($at);
+            expire.execute(&mut *$connection).await?;
+        }
+    }};
+}
+pub(crate) use expire_requests;
+
 impl Store {
     pub async fn invocation(&self, org: OrgId, id: InvocationId) -> Result<Option<Invocation>, StoreError> {
         const SQL: &str = invocations!("WHERE i.org_id = $1 AND i.id = $2");

@@ -6,6 +6,7 @@ use proto::{Outcome, PauseReason, SessionStatus, TitleSource};
 use sqlx::types::Json;
 
 use crate::db::write;
+use crate::invocation::expire_requests;
 use crate::owner::{HOLD, fenced};
 use crate::row::storable;
 use crate::session::{HOLD_LIMIT, LIVE, admit};
@@ -118,6 +119,7 @@ impl Store {
     }
 
     /// Ends a session, until somebody prompts it again. The outcome of an automation's run is the outcome of its session.
+    /// What a stopped session has requested expires with it, so that nobody approves it after a later prompt.
     pub async fn end_session(&self, owner: &Owner, ending: SessionEnd) -> Result<(), StoreError> {
         const SQL: &str =
             "UPDATE sessions SET status = $3, stop_reason = $4, pause_reason = $5,
@@ -127,8 +129,15 @@ impl Store {
             ended_at = $7, latest_task = NULL WHERE id = $1 AND owner_epoch = $2";
         let (reason, outcome) =
             (ending.pause_reason.map(PauseReason::as_str), ending.outcome.map(Outcome::as_str));
-        let stop_reason = ending.stop_reason.map(storable);
-        set!(self, owner, SQL, ending.status.as_str(), stop_reason, reason, outcome, ending.at)
+        let (owner, stop_reason) = (*owner, ending.stop_reason.map(storable));
+        let (status, at) = (ending.status, ending.at);
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, SQL, status.as_str(), stop_reason, reason, outcome, at);
+            if status == SessionStatus::Stopped {
+                expire_requests!(tx, owner.org().uuid(), owner.session().uuid(), at);
+            }
+            Ok(())
+        })
     }
 
     /// Sets the id of the agent's own session; `None` if the agent has lost it.

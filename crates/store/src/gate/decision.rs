@@ -228,9 +228,19 @@ from_row!(inline WaitingState, row => WaitingState {
     edited_hash: row.try_get("edited_hash")?,
 });
 
-pub(crate) const WAITING_STATE: &str =
-    "SELECT expires_at, decided_by, decided_at, first_approved_by, edited_hash
-    FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL";
+macro_rules! waiting_state {
+    ($lock:literal) => {
+        concat!(
+            "SELECT expires_at, decided_by, decided_at, first_approved_by, edited_hash
+            FROM invocations WHERE org_id = $1 AND run_id = $2 AND expires_at IS NOT NULL",
+            $lock
+        )
+    };
+}
+
+pub(crate) const WAITING_STATE: &str = waiting_state!("");
+/// For PostgreSQL: a stop of the session, which lets the request expire, comes before or after the decision.
+pub(crate) const WAITING_STATE_LOCKED: &str = waiting_state!(" FOR UPDATE");
 
 /// The number of requests of a session or an API key that can still be approved.
 pub(crate) struct WaitingCount(pub(crate) i64);

@@ -105,13 +105,16 @@ pub(crate) fn reported_messages(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, Se
     effects.filter_map(Effect::report).map(RunCompletion::messages).collect()
 }
 
-/// The waiting runs that a plan must know.
+/// The waiting runs that a plan must know, in the order in which everybody locks their rows.
 pub(crate) fn decided_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, &str)> {
     let decided = writes.iter().filter_map(|prepared| match &prepared.write.change {
         Change::Decide(decision) => Some((decision.org, decision.run_id.as_str())),
         _ => None,
     });
-    decided.collect()
+    let mut keys: Vec<_> = decided.collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
 }
 
 /// The sessions and API keys whose waiting runs a plan must count, as of a time.

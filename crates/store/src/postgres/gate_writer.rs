@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Postgres;
 use crate::gate::completion::{OPEN_RUN_LOCKED, OpenRun};
-use crate::gate::decision::{WAITING, WAITING_STATE, WaitingCount, WaitingState};
+use crate::gate::decision::{WAITING, WAITING_STATE_LOCKED, WaitingCount, WaitingState};
 use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
@@ -160,7 +160,8 @@ async fn read_existing(
     }
     // Few runs wait for approval, so each is read by itself.
     for (org, run) in decided_keys(writes) {
-        let found = sqlx::query_as(WAITING_STATE).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
+        let found =
+            sqlx::query_as(WAITING_STATE_LOCKED).bind(org.uuid()).bind(run).fetch_optional(&mut *tx).await?;
         existing.waiting_states.extend(found.map(|state: WaitingState| ((org, run.to_owned()), state)));
     }
     for (org, requester, at) in waiting_requesters(writes) {

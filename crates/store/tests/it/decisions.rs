@@ -1,25 +1,32 @@
 //! Runs that wait for approval: of an approval, a denial and an expiry, one succeeds.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use proto::{ActionMode, InvocationStatus, ModeSource, Risk, RunStatus};
+use proto::{ActionMode, InvocationStatus, ModeSource, Risk, RunStatus, SessionId, SessionStatus};
 use serde_json::json;
 use store::{
-    Change, Ended, GateWrite, InboxFilter, JsonText, NewInvocation, NewRun, RequestEdit, RunDecision,
-    RunVerdict, SeenRequest, Store, Waiting, Written,
+    Change, Ended, GateWrite, InboxFilter, JsonText, NewInvocation, NewOrg, NewRun, RequestEdit, RunDecision,
+    RunVerdict, SeenRequest, SessionEnd, Store, Waiting, Written,
 };
 
 use crate::backend::{Backend, on_both};
 use crate::gate::{begin, done, end, ended, event, org, run};
+use crate::world::{ending, own, session};
 
 on_both! {
     of_an_approval_and_an_expiry_one_succeeds
     a_decision_after_the_expiry_changes_nothing
     a_grant_is_redeemed_once_and_only_in_time
     an_approval_counts_only_for_what_its_approver_has_seen
+    requests_expire_when_their_session_stops
 }
 
 async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
-    let new = NewRun { waits: true, ..run(id) };
+    wait_for(store, run(id), number).await
+}
+
+async fn wait_for(store: &Store, run: NewRun, number: u128) -> DateTime<Utc> {
+    let new = NewRun { waits: true, ..run };
+    let id = new.run_id.clone();
     let expires_at = new.created_at + TimeDelta::minutes(5);
     let invocation = NewInvocation {
         id: uuid::Uuid::from_u128(number).into(),
@@ -35,7 +42,7 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
         two_person: false,
         waiting: Some(Waiting { request: JsonText::of(&json!({"a": 1})), expires_at, limit: 10 }),
     };
-    let write = begin(new, vec![event(&format!("wait-{id}"), id)]);
+    let write = begin(new, vec![event(&format!("wait-{id}"), &id)]);
     done(store, GateWrite { invocation: Some(Box::new(invocation)), ..write }).await;
     expires_at
 }
@@ -179,4 +186,38 @@ async fn an_approval_counts_only_for_what_its_approver_has_seen(backend: &Backen
     let second = write(two, Some(person(3)), Some(&"e".repeat(64)), start(), None).await;
     assert!(matches!(second, Written::Done), "{second:?}");
     assert_eq!((find().await.request, find().await.decided_by), (None, Some(two)));
+}
+
+async fn requests_expire_when_their_session_stops(backend: &Backend) {
+    let store = &backend.store;
+    store
+        .create_org(NewOrg { id: org(), name: "org".to_owned(), at: run("run-0070").created_at })
+        .await
+        .unwrap();
+    let (stops, goes_on) = (session(store, org(), 40).await, session(store, org(), 41).await);
+    let of = |id: &str, session: SessionId| NewRun { session_id: Some(session), ..run(id) };
+    let expires_at = wait_for(store, of("run-0070", stops), 70).await;
+    wait_for(store, of("run-0071", goes_on), 71).await;
+    wait_for(store, of("run-0072", stops), 72).await;
+    let at = expires_at - TimeDelta::minutes(1);
+    assert!(matches!(store.gate_write(decision("run-0072", at, start())).await.unwrap(), Written::Done));
+    let owner = own(store, stops).await;
+    let status = async |number: u128| {
+        let found = store.invocation(org(), uuid::Uuid::from_u128(number).into()).await.unwrap().unwrap();
+        found.status(at)
+    };
+    let failed = SessionEnd { status: SessionStatus::Failed, ..ending(at) };
+    store.end_session(&owner, failed).await.unwrap();
+    assert_eq!(
+        status(70).await,
+        InvocationStatus::Pending,
+        "a session that failed goes on with its next prompt"
+    );
+    store.end_session(&owner, ending(at)).await.unwrap();
+    assert_eq!(
+        [status(70).await, status(71).await, status(72).await],
+        [InvocationStatus::Expired, InvocationStatus::Pending, InvocationStatus::Executing]
+    );
+    let late = store.gate_write(decision("run-0070", at, start())).await.unwrap();
+    assert!(matches!(late, Written::Overdue), "{late:?}");
 }
