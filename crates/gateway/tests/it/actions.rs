@@ -206,6 +206,48 @@ async fn a_session_has_ten_requests_waiting_at_most() {
     request(&world, &token, own).await;
 }
 
+/// What policy judges again, or what only describes the call.
+const UNBOUND: [&str; 9] = [
+    "/agent_name",
+    "/break_glass/reason",
+    "/break_glass/ticket",
+    "/claimed",
+    "/demanded",
+    "/entry_point",
+    "/run/correlation",
+    "/run/parent",
+    "/run/retry_of",
+];
+
+/// The JSON pointers of everything in a value that has no parts.
+fn leaves(value: &Value, at: String) -> Vec<String> {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            fields.iter().flat_map(|(name, field)| leaves(field, format!("{at}/{name}"))).collect()
+        }
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().enumerate().flat_map(|(index, item)| leaves(item, format!("{at}/{index}"))).collect()
+        }
+        _ => vec![at],
+    }
+}
+
+/// Another value that a request may have in the same place.
+fn other_leaf(leaf: &Value) -> Value {
+    let uuid = json!(uuid::Uuid::from_u128(7));
+    let artifact =
+        json!({"artifact_id": "artifact-1", "artifact_kind": "output", "hash_sha256": "a".repeat(64)});
+    match leaf {
+        Value::Null => uuid,
+        Value::Array(_) => json!([artifact]),
+        Value::String(text) if text.parse::<uuid::Uuid>().is_ok() => uuid,
+        Value::String(text) if text.len() == 64 => json!("a".repeat(64)),
+        Value::String(text) if text == "agent" => json!("human"),
+        Value::String(text) => json!(format!("{text}.more")),
+        other => panic!("{other}"),
+    }
+}
+
 #[tokio::test]
 async fn an_approval_is_bound_to_every_part_of_the_request() {
     // The test changes rows, which the harness can do on PostgreSQL only.
@@ -216,22 +258,23 @@ async fn an_approval_is_bound_to_every_part_of_the_request() {
     let (app, org) = (&world.gateway.app, world.team.org);
     let sealed = app.store.invocation(org, id).await.unwrap().unwrap().request.unwrap();
     let recorded = app.vault.unseal_request(org, id, &sealed).unwrap();
-    let other = uuid::Uuid::from_u128(7);
-    for (was, is) in [
-        ("hello", "hullo"),
-        ("\"actions.write\"", "\"actions.read\""),
-        ("effect.write", "effect.open"),
-        ("CODING_AGENT", "SETUP_AGENT"),
-        ("case_id", "case_xx"),
-        (own.to_string().as_str(), other.to_string().as_str()),
-    ] {
+    let recorded: Value = serde_json::from_str(recorded.expose_secret()).unwrap();
+    let mut leaves = leaves(&recorded, String::new());
+    leaves.retain(|pointer| !UNBOUND.contains(&pointer.as_str()));
+    assert_eq!(leaves.len(), 19, "{leaves:?}");
+    for pointer in leaves {
         // As somebody could who has the vault's key. Without it nothing can be changed.
-        let changed = recorded.expose_secret().replace(was, is);
-        assert_ne!(changed, recorded.expose_secret(), "{was}");
+        let mut changed = recorded.clone();
+        let leaf = changed.pointer_mut(&pointer).unwrap();
+        *leaf = other_leaf(leaf);
+        let changed = changed.to_string();
+        serde_json::from_str::<gate::CallRequest>(&changed)
+            .unwrap_or_else(|error| panic!("{pointer}: {error}"));
         let stored = |request: &Value| format!("UPDATE invocations SET request = '{request}'::jsonb");
         world.gateway.sql(&stored(&app.vault.seal_request(org, id, &changed).unwrap())).await;
         let (status, body) = decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await;
-        assert_eq!((status, world.effects()), (409, 0), "{was}: {body}");
+        assert_eq!((status, world.effects()), (409, 0), "{pointer}: {body}");
+        assert_eq!(body["error"], "The request has changed since it was recorded", "{pointer}");
         let mut damaged = sealed.clone();
         damaged["ciphertext"] = json!(damaged["ciphertext"].as_str().unwrap().replacen('A', "B", 1));
         damaged["nonce"] = json!("00".repeat(12));
