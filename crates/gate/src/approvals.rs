@@ -131,7 +131,7 @@ impl Gate {
         let edited = approval.params.clone().map(|params| stored.with_parameters(params));
         let is_edited = edited.is_some();
         let request = Arc::new(edited.unwrap_or(stored));
-        let judgement = self.judge(&request).await?;
+        let judgement = self.judge_now(&request).await?;
         let tool = self.still_allowed(&judgement, waiting, is_edited)?;
         let edit = is_edited.then(|| self.edited_request(waiting, &judgement)).transpose()?;
         let turn = self.approval_turn(waiting, judgement.asked.mode.as_ref(), approval).await?;

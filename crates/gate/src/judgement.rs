@@ -141,8 +141,23 @@ struct Ancestors {
 impl Gate {
     /// Judges a request.
     pub(crate) async fn judge(&self, request: &Arc<CallRequest>) -> Result<Judgement, Undecidable> {
-        let policy = self.rules.policy();
         let tool = self.find_tool(request).await?;
+        self.judge_use(request, tool).await
+    }
+
+    /// Judges a request by the tool's definition of this moment.
+    pub(crate) async fn judge_now(&self, request: &Arc<CallRequest>) -> Result<Judgement, Undecidable> {
+        let tool =
+            self.sources.find_now(&self.rules.policy(), scope_of(request), &request.full_name()).await?;
+        self.judge_use(request, tool).await
+    }
+
+    async fn judge_use(
+        &self,
+        request: &Arc<CallRequest>,
+        tool: Option<Arc<dyn Tool>>,
+    ) -> Result<Judgement, Undecidable> {
+        let policy = self.rules.policy();
         let ancestors = self.ancestors(request).await?;
         let above = ancestors.above.as_ref();
         let case = request.case.clone().or_else(|| above?.case_id.clone());
@@ -206,16 +221,14 @@ impl Gate {
 
     /// What must not be in the records and the result of a call.
     pub(crate) async fn redactor(&self, request: &CallRequest) -> Result<Redactor, SecretsUnread> {
-        let scope = ToolScope { org: request.caller.org, session: request.caller.session };
-        self.secrets.redactor(scope).await
+        self.secrets.redactor(scope_of(request)).await
     }
 
     pub(crate) async fn find_tool(
         &self,
         request: &CallRequest,
     ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
-        let scope = ToolScope { org: request.caller.org, session: request.caller.session };
-        self.sources.find(&self.rules.policy(), scope, &request.full_name()).await
+        self.sources.find(&self.rules.policy(), scope_of(request), &request.full_name()).await
     }
 
     /// The mode decision for a tool that is governed by action modes: the mode of the automation, of the organization,
@@ -318,6 +331,10 @@ impl Gate {
             now: now.timestamp(),
         }))
     }
+}
+
+fn scope_of(request: &CallRequest) -> ToolScope {
+    ToolScope { org: request.caller.org, session: request.caller.session }
 }
 
 /// The mode of an action for these arguments: that of the automation, of the organization or of its risk, tightened if

@@ -26,6 +26,15 @@ pub trait Sources: Send + Sync {
         scope: ToolScope,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
+
+    /// Finds the tool as its source defines it now, while [`Sources::find`] may use what the source said lately. For
+    /// approvals, which are bound to a definition.
+    fn find_now<'a>(
+        &'a self,
+        policy: &'a Policy,
+        scope: ToolScope,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 }
 
 /// For whom tools are looked up: an organization, and the session if the caller is one. A session may have fewer tools

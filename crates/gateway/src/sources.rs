@@ -79,6 +79,11 @@ pub(crate) trait Source: Send + Sync {
     /// call is then not executed, and may be retried.
     fn find<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a>;
 
+    /// The same, by what the source itself says now. Only a source that keeps definitions of others implements it.
+    fn find_now<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
+        self.find(policy, scope, name)
+    }
+
     /// Describes the actions that agents of this scope can use now, without a permit and without any effect. A source
     /// that cannot be reached returns an error in its place in the list; agents do not see it, and operators see why.
     fn describe<'a>(&'a self, _policy: &'a Policy, _scope: ToolScope) -> Described<'a> {
@@ -107,6 +112,23 @@ impl Registry {
         self.sources.iter().any(|source| source.claims(policy, name))
     }
 
+    fn claiming(&self, policy: &Policy, name: &str) -> Option<&dyn Source> {
+        self.sources.iter().find(|source| source.claims(policy, name)).map(AsRef::as_ref)
+    }
+
+    /// The tool that a source found, unless the creator of the session has disabled it.
+    async fn enabled(
+        &self,
+        scope: ToolScope,
+        found: Option<Arc<dyn Tool>>,
+    ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
+        let disabled = match found.as_ref().and_then(|tool| tool.mode_key()) {
+            Some(key) => self.is_disabled(scope, &key).await?,
+            None => false,
+        };
+        Ok(found.filter(|_| !disabled))
+    }
+
     /// Whether the creator of a session has disabled this action.
     async fn is_disabled(&self, scope: ToolScope, key: &ModeKey) -> Result<bool, SourceError> {
         let (Some(session), Some(store)) = (scope.session, &self.preferences) else { return Ok(false) };
@@ -122,14 +144,16 @@ impl Registry {
 impl gate::Sources for Registry {
     fn find<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
         async move {
-            let claiming = self.sources.iter().find(|source| source.claims(policy, name));
-            let Some(source) = claiming else { return Ok(None) };
-            let found = source.find(policy, scope, name).await?;
-            let disabled = match found.as_ref().and_then(|tool| tool.mode_key()) {
-                Some(key) => self.is_disabled(scope, &key).await?,
-                None => false,
-            };
-            Ok(found.filter(|_| !disabled))
+            let Some(source) = self.claiming(policy, name) else { return Ok(None) };
+            self.enabled(scope, source.find(policy, scope, name).await?).await
+        }
+        .boxed()
+    }
+
+    fn find_now<'a>(&'a self, policy: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
+        async move {
+            let Some(source) = self.claiming(policy, name) else { return Ok(None) };
+            self.enabled(scope, source.find_now(policy, scope, name).await?).await
         }
         .boxed()
     }

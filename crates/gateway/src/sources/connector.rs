@@ -60,6 +60,15 @@ pub(crate) fn definition_of(decided: Option<&ConnectorTool>, tool: &mcp::Definit
     Definition { hash: tool.hash(), review }
 }
 
+/// Which list of a server's tools is used.
+#[derive(Clone, Copy)]
+enum Listed {
+    /// That of the last minutes.
+    Lately,
+    /// A new one.
+    Now,
+}
+
 /// The source of all connectors.
 pub(crate) struct ConnectorSource {
     pub(crate) store: Store,
@@ -95,7 +104,12 @@ impl ConnectorSource {
         Ok(decided.into_iter().map(|tool| (tool.tool.clone(), tool)).collect())
     }
 
-    async fn find_tool(&self, scope: ToolScope, name: &str) -> Result<Option<Arc<dyn Tool>>, SourceError> {
+    async fn find_tool(
+        &self,
+        scope: ToolScope,
+        name: &str,
+        listed: Listed,
+    ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
         let parsed = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once(':'));
         let Some((Ok(id), action)) = parsed.map(|(id, action)| (id.parse::<ConnectorId>(), action)) else {
             return Ok(None);
@@ -103,7 +117,11 @@ impl ConnectorSource {
         let unusable = |problem: String| SourceError { source_id: source_id(id), problem };
         let found = self.store.connector(scope.org, id).await.map_err(|error| unusable(storage(&error)))?;
         let Some(connector) = found.filter(|connector| connector.enabled) else { return Ok(None) };
-        let listing = self.connectors.tools(&connector).await.map_err(|error| unusable(error.to_string()))?;
+        let listing = match listed {
+            Listed::Lately => self.connectors.tools(&connector).await,
+            Listed::Now => self.connectors.tools_now(&connector).await,
+        };
+        let listing = listing.map_err(|error| unusable(error.to_string()))?;
         let key = action_mode_key(&source_id(id), action).ok();
         let Some((tool, key)) = listing.find(action).cloned().zip(key) else { return Ok(None) };
         let decided = self.decided(&connector).await.map_err(|error| unusable(storage(&error)))?;
@@ -130,7 +148,11 @@ impl Source for ConnectorSource {
     }
 
     fn find<'a>(&'a self, _: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
-        self.find_tool(scope, name).boxed()
+        self.find_tool(scope, name, Listed::Lately).boxed()
+    }
+
+    fn find_now<'a>(&'a self, _: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
+        self.find_tool(scope, name, Listed::Now).boxed()
     }
 
     fn describe<'a>(&'a self, _: &'a Policy, scope: ToolScope) -> Described<'a> {
