@@ -2,7 +2,6 @@
 //! bound to the request and to the tool's definition, after it was judged again under the policy and modes of then.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use clock::crash_point;
@@ -26,8 +25,6 @@ use crate::request::{CallRequest, RunRequest};
 use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
 
-/// How long a request can be approved.
-pub const LIFETIME: Duration = Duration::from_mins(5);
 /// How many requests of one session may wait.
 pub const MAX_WAITING: u64 = 10;
 /// How often an approval is checked again because somebody else has approved or edited the request meanwhile.
@@ -150,7 +147,7 @@ impl Gate {
             }
             ApprovalTurn::Last => {
                 let verdict = if tool.needs_caller() {
-                    RunVerdict::Grant { until: at + LIFETIME }
+                    RunVerdict::Grant { until: at + self.calls.approval_lifetime }
                 } else {
                     RunVerdict::Start { instance: self.instance.id.clone() }
                 };

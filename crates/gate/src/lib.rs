@@ -59,7 +59,7 @@ use refusals::Refusals;
 use rules::Rules;
 
 pub use administration::{AdminChange, Subject};
-pub use approvals::{Approval, ApprovalError, LIFETIME, MAX_WAITING};
+pub use approvals::{Approval, ApprovalError, MAX_WAITING};
 pub use artifacts::{LARGEST, file_artifact, is_content_of, is_named_right, reference, unknown_reference};
 pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
@@ -123,6 +123,8 @@ struct Instance {
 
 /// The calls that this instance knows of without the database.
 struct Calls {
+    /// How long a call can be approved, and then a granted one can be repeated.
+    approval_lifetime: Duration,
     /// Those that it executes now.
     in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
     recent: RecentResults,
@@ -151,6 +153,7 @@ pub struct OpenGate {
     rules: Rules,
     audit: AuditWriter,
     checkpoints: Checkpoints,
+    approval_lifetime: Duration,
     calls_per_minute: u32,
 }
 
@@ -173,6 +176,7 @@ impl OpenGate {
             rules,
             audit,
             checkpoints,
+            approval_lifetime: settings.approval_lifetime,
             calls_per_minute: settings.calls_per_minute,
         })
     }
@@ -193,6 +197,7 @@ impl OpenGate {
             audit: self.audit,
             checkpoints: self.checkpoints,
             calls: Calls {
+                approval_lifetime: self.approval_lifetime,
                 in_flight: Mutex::default(),
                 recent: RecentResults::new(),
                 turns: Mutex::default(),

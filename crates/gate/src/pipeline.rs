@@ -12,7 +12,6 @@ use policy::Versions;
 use proto::{OrgId, ToolErrorCode};
 use store::{GateWrite, Run, StoreError, Written};
 
-use crate::approvals::LIFETIME;
 use crate::existing_run::{ExistingRun, TakeOver, stored_result};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::record::{HIDDEN_PARAMETERS, Prepared, hides_parameters};
@@ -312,7 +311,7 @@ async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResu
         Ok(Written::TooManyWaiting) => {
             let many = "Too many pending approvals. Resolve existing ones first.";
             let refusal = Refusal::new(ToolErrorCode::DependencyDown, many);
-            let outcome = CallOutcome::OverShare { retry_after: LIFETIME.as_secs() };
+            let outcome = CallOutcome::OverShare { retry_after: gate.calls.approval_lifetime.as_secs() };
             Some(CallResult { outcome, ..CallResult::refused(request, &refusal) })
         }
         written => unclaimed(gate, &judgement.call, claimed(written)).await,

@@ -10,7 +10,7 @@ use store::{
     Waiting,
 };
 
-use crate::approvals::{LIFETIME, MAX_WAITING};
+use crate::approvals::MAX_WAITING;
 use crate::judgement::{JudgedCall, Judgement};
 use crate::request::ActionRequest;
 use crate::result::{CallResult, Refusal};
@@ -75,7 +75,7 @@ impl Gate {
         let id = call.request.action.as_ref()?.id;
         let waiting = Waiting {
             request: JsonText::of(&self.secrets.seal(run.org_id, id, &request)?),
-            expires_at: run.created_at + LIFETIME,
+            expires_at: run.created_at + self.calls.approval_lifetime,
             limit: MAX_WAITING,
         };
         let invocation = invocation(judgement, Some(waiting));

@@ -1,6 +1,7 @@
 //! The operator's settings that concern the gate.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct GateSettings {
@@ -15,4 +16,6 @@ pub struct GateSettings {
     pub single_instance: bool,
     /// Calls that an organization's people and sandboxes may make in a minute.
     pub calls_per_minute: u32,
+    /// How long a request can be approved, and then a granted call can be repeated.
+    pub approval_lifetime: Duration,
 }

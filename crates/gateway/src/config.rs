@@ -91,6 +91,8 @@ pub struct Config {
     pub shared_memory_mib: usize,
     /// Calls of tools that an organization may make in a minute.
     pub calls_per_minute: u32,
+    /// How long a call that needs approval waits for it.
+    pub approval_lifetime: Duration,
     pub model_requests: usize,
     pub stop_after: Duration,
     pub log: String,
@@ -184,6 +186,7 @@ impl Config {
             client_timeout: r.required("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", values::seconds)?,
             max_body_bytes: r.required("PROLIFERATE_MAX_BODY_BYTES", values::count)?,
             shared_memory_mib: r.required("PROLIFERATE_SHARED_MEMORY_MIB", values::shared_memory)?,
+            approval_lifetime: r.required("APPROVAL_LIFETIME_SECONDS", values::approval_lifetime)?,
             calls_per_minute: r.required("PROLIFERATE_CALLS_PER_MINUTE", values::calls)?,
             model_requests: r.required("PROLIFERATE_MODEL_REQUESTS", values::count)?,
             stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds)?,
@@ -229,6 +232,7 @@ impl Config {
             audit_key_file: self.audit_key_file(),
             checkpoint_dir: self.checkpoint_dir(),
             calls_per_minute: self.calls_per_minute,
+            approval_lifetime: self.approval_lifetime,
             single_instance: matches!(self.database, Database::Sqlite),
         }
     }

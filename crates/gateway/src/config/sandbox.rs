@@ -129,6 +129,8 @@ mod tests {
             ("SANDBOX_LIFETIME_SECONDS", "0"),
             ("SANDBOX_LIFETIME_SECONDS", "1h"),
             ("SANDBOX_LIFETIME_SECONDS", "31536001"),
+            ("APPROVAL_LIFETIME_SECONDS", "0"),
+            ("APPROVAL_LIFETIME_SECONDS", "2592001"),
             ("EGRESS_KEEP_DAYS", "0"),
             ("EGRESS_KEEP_DAYS", "36501"),
             ("WARM_POOL_SIZE", "-1"),

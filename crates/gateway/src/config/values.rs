@@ -167,6 +167,12 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
 
+/// Parses how long a request waits for approval: at most 30 days, because it is executed with the rights of today.
+pub(super) fn approval_lifetime(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|n| (1..=2_592_000).contains(n)).map(Duration::from_secs);
+    seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 2592000".to_owned())
+}
+
 /// Parses seconds for comparisons of the wall clock.
 pub(super) fn grace_period(text: &str) -> Result<TimeDelta, String> {
     TimeDelta::from_std(seconds(text)?).map_err(|error| error.to_string())

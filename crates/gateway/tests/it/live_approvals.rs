@@ -116,14 +116,15 @@ async fn everybody_who_watches_learns_of_a_request_and_of_what_became_of_it(on: 
 
 async fn a_request_that_nobody_decides_ends_as_expired(on: On) {
     let clock = Clock::manual(Clock::system().now());
-    let (live, admin, effects) = acting(on.setup().await.clock(&clock)).await;
+    let (live, admin, effects) =
+        acting(on.setup().await.clock(&clock).set("APPROVAL_LIFETIME_SECONDS", "600")).await;
     let session = live.session().await;
     let token = sandbox_token(&live.app, id(&session)).await;
     let waiting = request(&live, &session, &token, json!({})).await;
     let found = || async {
         live.app.store.invocation(live.ada.org, waiting.parse().unwrap()).await.unwrap().unwrap()
     };
-    clock.advance(gate::LIFETIME.saturating_sub(Duration::from_secs(1)));
+    clock.advance(Duration::from_secs(599));
     assert_eq!(found().await.status(clock.now()), InvocationStatus::Pending);
     clock.advance(Duration::from_secs(1));
     let swept = async {
