@@ -93,9 +93,10 @@ struct CheckedApproval {
 
 impl Gate {
     /// Approves a request and executes it. Of several approvals one executes; the others learn what became of it. The
-    /// first of two people who must approve leaves it waiting.
+    /// first of two people who must approve leaves it waiting. Must not be dropped before it ends: once the approval is
+    /// written, nobody else executes the call.
     pub async fn approve(
-        self: &Arc<Self>,
+        &self,
         org: OrgId,
         id: InvocationId,
         approval: &Approval,
@@ -105,12 +106,13 @@ impl Gate {
             let CheckedApproval { decision, event, call, tool, versions } =
                 self.check_approval(&waiting, approval).await?;
             let verdict = decision.verdict.clone();
+            let _run = self.calls.approved.register((org, decision.run_id.clone()));
             if !self.write_decision(id, decision, vec![event]).await? {
                 continue;
             }
             crash_point("gate-approved");
             return Ok(match verdict {
-                RunVerdict::Start { .. } => self.execute_approved(call, tool, versions).await,
+                RunVerdict::Start { .. } => self.execute_approved(&call, tool.as_ref(), &versions).await,
                 RunVerdict::FirstApproval => CallResult::waiting(&call.request, id),
                 _ => CallResult::granted(&call.request, id),
             });
@@ -170,21 +172,11 @@ impl Gate {
         Ok(CheckedApproval { decision, event, call, tool, versions })
     }
 
-    /// Executes a call in a task of its own, so that an approver who disconnects does not stop it.
-    async fn execute_approved(
-        self: &Arc<Self>,
-        call: JudgedCall,
-        tool: Arc<dyn Tool>,
-        versions: Versions,
-    ) -> CallResult {
-        let (gate, request) = (self.clone(), call.request.clone());
-        let executed = tokio::spawn(async move {
-            let Work::Outside(outside) = tool.work() else {
-                return CallResult::unrecorded(&call.request, &Refusal::unknown());
-            };
-            execute(&gate, &call, Execute { tool: tool.as_ref(), outside, versions: &versions }).await
-        });
-        executed.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown()))
+    async fn execute_approved(&self, call: &JudgedCall, tool: &dyn Tool, versions: &Versions) -> CallResult {
+        match tool.work() {
+            Work::Outside(outside) => execute(self, call, Execute { tool, outside, versions }).await,
+            Work::Within(_) => CallResult::unrecorded(&call.request, &Refusal::unknown()),
+        }
     }
 
     /// Denies a request, which is then never executed.

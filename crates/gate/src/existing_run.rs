@@ -97,9 +97,9 @@ impl Gate {
     async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
         let Some(instance) = &run.instance else { return Ok(false) };
         if *instance == self.instance.id {
-            // This instance executes only this request under the id, so no other task does: the database committed the
-            // claim, but its reply was lost and the caller was told to retry.
-            return Ok(true);
+            // This instance executes only this request under the id, so no other task does unless a person has approved
+            // the run: the database committed the claim, but its reply was lost and the caller was told to retry.
+            return Ok(!self.calls.approved.contains(&(run.org_id, run.run_id.clone())));
         }
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
         let Some(process) = self.store.seen_instance(instance, before).await? else { return Ok(true) };

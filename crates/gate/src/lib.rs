@@ -10,6 +10,7 @@
 mod administration;
 mod agent_permission;
 mod approvals;
+mod approved_runs;
 mod approver;
 mod artifacts;
 mod audit_writer;
@@ -49,6 +50,7 @@ use store::{Store, StoreError};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use approved_runs::ApprovedRuns;
 use audit_writer::AuditWriter;
 use checkpoints::Checkpoints;
 use lock::SafetyLockReading;
@@ -127,6 +129,7 @@ struct Calls {
     approval_lifetime: Duration,
     /// Those that it executes now.
     in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
+    approved: ApprovedRuns,
     recent: RecentResults,
     /// The runs of the current turns of this instance's sessions.
     turns: Mutex<HashMap<SessionId, String>>,
@@ -199,6 +202,7 @@ impl OpenGate {
             calls: Calls {
                 approval_lifetime: self.approval_lifetime,
                 in_flight: Mutex::default(),
+                approved: ApprovedRuns::default(),
                 recent: RecentResults::new(),
                 turns: Mutex::default(),
                 waiting: broadcast::Sender::new(TOLD_WAITING),

@@ -52,7 +52,7 @@ pub struct App {
     /// The services of the use cases of sessions.
     pub sessions: Arc<SessionServices>,
     pub automations: Arc<Automations>,
-    pub actions: Actions,
+    pub actions: Arc<Actions>,
     /// Tells organizations' webhooks what waits for a person.
     pub notifications: Arc<Notifications>,
     /// Tells clients what has changed.

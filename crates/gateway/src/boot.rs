@@ -145,7 +145,7 @@ impl Gateway {
             let notifications = Arc::new(notifications(&config, &parts, &public_url));
             let Parts { store, clock, rng, vault, closing, .. } = parts;
             App {
-                actions: Actions::new(&git, sources, hubs.clone(), config.calls_per_minute),
+                actions: Arc::new(Actions::new(&git, sources, hubs.clone(), config.calls_per_minute)),
                 automations: Arc::new(Automations::new(store.clone(), clock.clone(), rng.clone())),
                 changes: Arc::new(Changes::new(store.clone(), clock.clone(), closing.clone())),
                 config,

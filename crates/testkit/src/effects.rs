@@ -59,6 +59,7 @@ impl Default for Plan {
 struct Shared {
     ledger: Mutex<Ledger>,
     total: watch::Sender<usize>,
+    held: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +72,11 @@ struct Ledger {
 
 impl EffectRecorder {
     pub async fn start() -> io::Result<Self> {
-        let state = Arc::new(Shared { ledger: Mutex::default(), total: watch::Sender::new(0) });
+        let state = Arc::new(Shared {
+            ledger: Mutex::default(),
+            total: watch::Sender::new(0),
+            held: watch::Sender::new(false),
+        });
         let router = Router::new()
             .route("/effects/{key}", any(effect))
             .route("/effects", get(list))
@@ -113,6 +118,15 @@ impl EffectRecorder {
     /// Uses `plan` for every call without a plan from [`EffectRecorder::plan_next`].
     pub fn plan_always(&self, plan: Plan) {
         self.state.ledger().default = plan;
+    }
+
+    /// Answers no call until [`EffectRecorder::release`]. Their effects are counted as they arrive.
+    pub fn hold(&self) {
+        self.state.held.send_replace(true);
+    }
+
+    pub fn release(&self) {
+        self.state.held.send_replace(false);
     }
 
     /// Waits until at least `total` effects have happened, over all keys. Use it with a timeout.
@@ -158,6 +172,8 @@ async fn effect(
         return StatusCode::INSUFFICIENT_STORAGE.into_response();
     };
     tokio::time::sleep(plan.delay).await;
+    // The sender lives in `state`, so this wait cannot fail.
+    let _ = state.held.subscribe().wait_for(|held| !held).await;
     let status = StatusCode::from_u16(plan.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, Json(json!({ "key": key, "count": count }))).into_response();
     if plan.hang_up {

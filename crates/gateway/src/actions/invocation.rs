@@ -16,6 +16,7 @@ use std::sync::Arc;
 use store::{Chooser, DisabledAction, Invocation, StoreError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::{ActionCaller, Actions};
 use crate::hub::open_approval;
@@ -87,6 +88,16 @@ impl Actions {
     /// Approves an invocation. It is executed at once, or when its caller repeats it; the first of two people who must
     /// approve leaves it waiting.
     pub(crate) async fn approve(
+        self: &Arc<Self>,
+        org: OrgId,
+        id: InvocationId,
+        approval: Approval,
+    ) -> Result<(CallResult, Option<Invocation>), ApprovalError> {
+        let actions = self.clone();
+        to_the_end(async move { actions.approve_and_tell(org, id, &approval).await }).await
+    }
+
+    async fn approve_and_tell(
         &self,
         org: OrgId,
         id: InvocationId,
@@ -150,6 +161,16 @@ impl Actions {
     }
 
     pub(crate) async fn deny(
+        self: &Arc<Self>,
+        org: OrgId,
+        id: InvocationId,
+        by: UserId,
+    ) -> Result<Option<Invocation>, ApprovalError> {
+        let actions = self.clone();
+        to_the_end(async move { actions.deny_and_tell(org, id, by).await }).await
+    }
+
+    async fn deny_and_tell(
         &self,
         org: OrgId,
         id: InvocationId,
@@ -214,6 +235,15 @@ impl Actions {
             }
         });
     }
+}
+
+/// Carries out a decision in a task of its own. A person who disconnects drops the future of the request, and once the
+/// decision is written nobody else would execute the call and tell those who watch.
+async fn to_the_end<T: Send + 'static>(
+    decision: impl Future<Output = Result<T, ApprovalError>> + Send + 'static,
+) -> Result<T, ApprovalError> {
+    let decided = tokio::spawn(decision.in_current_span()).await;
+    decided.unwrap_or_else(|_| Err(ApprovalError::Unavailable("it ended unexpectedly".to_owned())))
 }
 
 /// The lane of an action, by its risk.

@@ -237,7 +237,7 @@ async fn approve_found(
     ApproveInvocation { params }: ApproveInvocation,
 ) -> Result<Response, ApiError> {
     let approval = Approval { by: approver(caller, found)?, params };
-    let approved = app.actions.approve(found.org_id, found.id, &approval).await;
+    let approved = app.actions.approve(found.org_id, found.id, approval).await;
     let (result, invocation) = approved.map_err(|error| refused(error, "approve"))?;
     let now = app.clock.now();
     let waits = invocation.as_ref().filter(|found| found.status(now) == InvocationStatus::Pending);

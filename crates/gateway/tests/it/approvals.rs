@@ -1,12 +1,14 @@
 //! The approval of invocations beyond a single yes: two people, edited arguments, and modes that are set with an
 //! approval.
 
+use std::task::Poll;
+
 use proto::{Role, SessionId};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::actions::{agent, get, invoke, worlds};
-use crate::harness::Setup;
+use crate::harness::{Setup, within};
 use crate::people::{api_key, person};
 use crate::world::World;
 
@@ -108,6 +110,50 @@ async fn of_racing_approvers_two_different_people_execute_the_action_once() {
         let answers = futures_util::future::join_all(alone).await;
         assert!(answers.iter().all(|(status, _)| *status != 200), "{answers:?}");
         assert_eq!(world.effects(), 1);
+        verify(&world).await;
+    }
+}
+
+/// Drives a request until it was polled this many times, and drops it then as if its client had disconnected. Returns
+/// whether it ended before.
+async fn disconnect_after(mut polls: usize, request: impl Future<Output = u16>) -> bool {
+    let mut request = std::pin::pin!(request);
+    std::future::poll_fn(|cx| {
+        if polls == 0 {
+            return Poll::Ready(false);
+        }
+        polls -= 1;
+        request.as_mut().poll(cx).map(|_| true)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_approval_goes_on_when_its_approver_disconnects() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let owner = world.team.token(Role::Owner);
+        for polls in 0.. {
+            let id = request(&world, &token, own).await;
+            let path = format!("/v1/invocations/{id}/approve");
+            let call = world.gateway.post(&path, &json!({})).bearer(owner).status();
+            let ended = disconnect_after(polls, call).await;
+            // Whoever approves it again does so first, or learns that somebody has decided.
+            let (status, body) = approve(&world, owner, &id, &json!({})).await;
+            assert!(matches!(status, 200 | 409), "{polls}: {body}");
+            let completed = async {
+                while get(&world, owner, &format!("/v1/invocations/{id}")).await.1["invocation"]["status"]
+                    != "completed"
+                {
+                    tokio::task::yield_now().await;
+                }
+            };
+            within(completed).await;
+            assert_eq!(world.effects(), polls + 1, "each is executed once");
+            if ended {
+                break;
+            }
+        }
         verify(&world).await;
     }
 }

@@ -127,6 +127,42 @@ async fn a_call_of_an_agent_waits_and_is_executed_once_when_it_is_approved() {
     }
 }
 
+#[tokio::test]
+async fn a_call_that_is_repeated_while_its_approved_execution_runs_waits_for_it() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
+        let write = call("run-waits-1", "effect.open", "actions.write", actor);
+        assert_eq!(send(&world, &token, &write).await.0, 202);
+        let owner = world.team.token(Role::Owner);
+        let inbox = world.gateway.get("/v1/inbox").bearer(owner).send().await.json();
+        let path = format!("/v1/invocations/{}", inbox["entries"][0]["invocationId"].as_str().unwrap());
+        world.effects.hold();
+        let approve = format!("{path}/approve");
+        let approved = async { world.gateway.post(&approve, &json!({})).bearer(owner).status().await };
+        let repeated = async {
+            world.effects.wait_for_effects(1).await;
+            send(&world, &token, &write).await
+        };
+        let watched = async {
+            world.effects.wait_for_effects(1).await;
+            for _ in 0..30 {
+                let shown = world.gateway.get(&path).bearer(owner).send().await.json();
+                assert_eq!(shown["invocation"]["status"], "executing", "{shown}");
+            }
+            world.effects.release();
+        };
+        let (approved, repeated, ()) = tokio::join!(approved, repeated, watched);
+        assert_eq!(
+            (approved, repeated.0, &repeated.1["outcome"]),
+            (200, 200, &json!("success")),
+            "{repeated:?}"
+        );
+        assert_eq!(world.effects(), 1);
+        gate::verify_database(&world.gateway.app.store, Vec::new(), None, &|_| ()).await.unwrap();
+    }
+}
+
 async fn session_of(world: &World, org: proto::OrgId) -> (SessionId, String) {
     let session = session(&world.gateway.app, org).await;
     (session, sandbox_token(&world.gateway.app, session).await)
