@@ -7,7 +7,7 @@ use std::time::Duration;
 use client::Client;
 use proto::http::{ApproveInvocation, InboxEntry, InboxItem, Invocation, SetActionMode};
 use proto::socket::OpenApproval;
-use proto::{InvocationId, InvocationStatus};
+use proto::{InvocationId, InvocationStatus, JsonObject};
 use serde_json::{Value, json};
 
 use crate::args::{ApprovalsArgs, ApprovalsCommand};
@@ -36,9 +36,11 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
             let columns = ["INVOCATION", "SESSION", "ACTION", "RISK", "SINCE", "DECIDE", "PARAMS"];
             context.out.list(values, &columns, &rows);
         }
-        ApprovalsCommand::Approve { invocation, params, always } => {
-            let id = find(&client, &invocation).await?;
-            approve(context, &client, id, (params.as_deref(), always)).await?;
+        ApprovalsCommand::Approve { invocation, params, request_hash, always } => {
+            let found = client.org_invocation(find(&client, &invocation).await?).await?;
+            let request_hash = seen_hash(&found, request_hash)?;
+            let params = params.as_deref().map(edited_params).transpose()?;
+            approve(context, &client, (&found, always), ApproveInvocation { params, request_hash }).await?;
         }
         ApprovalsCommand::Deny { invocation } => {
             let id = find(&client, &invocation).await?;
@@ -53,18 +55,13 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
 async fn approve(
     context: &Context,
     client: &Client,
-    id: InvocationId,
-    (params, always): (Option<&Path>, bool),
+    (found, always): (&Invocation, bool),
+    approval: ApproveInvocation,
 ) -> Result<(), Failure> {
-    let params = params.map(|file| read_json("--params", file)).transpose()?;
-    let params = params.map(|value| match value {
-        Value::Object(fields) => Ok(fields),
-        _ => Err(Failure::usage("--params: expected a JSON object")),
-    });
-    let approval = ApproveInvocation { params: params.transpose()? };
     if always {
-        check_plain_mode(client, id).await?;
+        check_plain_mode(client, found).await?;
     }
+    let id = found.id;
     let approved =
         client.approve_invocation(id, &approval).await.map_err(|error| explain_lost_answer(error, id))?;
     let text = approved_text(&approved);
@@ -85,9 +82,33 @@ async fn approve(
     Ok(())
 }
 
+fn edited_params(file: &Path) -> Result<JsonObject, Failure> {
+    match read_json("--params", file)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(Failure::usage("--params: expected a JSON object")),
+    }
+}
+
+/// The hash of the parameters that the approver has seen. Those that the caller sent are in every list; edited ones must be
+/// named, because they may differ from what the approver has read.
+fn seen_hash(found: &Invocation, named: Option<String>) -> Result<Option<String>, Failure> {
+    match (named, &found.request_hash) {
+        (Some(named), Some(hash)) if named.len() >= 8 && hash.starts_with(&named) => Ok(Some(hash.clone())),
+        (Some(named), _) => Ok(Some(named)),
+        (None, Some(hash)) if found.edited => Err(Failure::failed(format!(
+            "somebody has edited the parameters of {}: nothing was approved; they are {} now, which \
+             `proliferate approvals approve {} --request-hash {hash}` approves",
+            name(found),
+            one_line(&found.params.to_string()),
+            found.id
+        ))),
+        (None, hash) => Ok(hash.clone()),
+    }
+}
+
 /// Refuses to replace a mode that says more than a word: `allow` would silently remove its conditions.
-async fn check_plain_mode(client: &Client, id: InvocationId) -> Result<(), Failure> {
-    let key = key(&client.org_invocation(id).await?);
+async fn check_plain_mode(client: &Client, found: &Invocation) -> Result<(), Failure> {
+    let key = key(found);
     let modes = client.action_modes().await?.modes;
     if modes.iter().any(|set| set.key == key && set.mode.is_object()) {
         return Err(Failure::failed(format!(
@@ -159,6 +180,14 @@ fn approved_text(invocation: &Invocation) -> String {
     format!("approved {name}: it is executed when its caller repeats it")
 }
 
+fn decides(entry: &InboxEntry) -> &'static str {
+    match (entry.can_decide, entry.can_approve) {
+        (true, Some(false)) => "deny only",
+        (true, _) => "yes",
+        (false, _) => "no",
+    }
+}
+
 fn row(context: &Context, entry: &InboxEntry, approval: &OpenApproval) -> Vec<String> {
     vec![
         approval.invocation_id.to_string(),
@@ -166,7 +195,7 @@ fn row(context: &Context, entry: &InboxEntry, approval: &OpenApproval) -> Vec<St
         one_line(&action(approval)),
         approval.risk_level.to_string(),
         context.ago(entry.since),
-        if entry.can_decide { "yes" } else { "no" }.to_owned(),
+        decides(entry).to_owned(),
         one_line(&shortened(&approval.params.to_string(), SHORT)),
     ]
 }

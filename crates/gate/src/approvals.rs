@@ -8,20 +8,17 @@ use clock::crash_point;
 use ledger::Text;
 use policy::{ActorClass, Claim, Mode, ModeDecision, RunState, Versions, decide};
 use proto::{InvocationId, InvocationStatus, JsonObject, OrgId, RunStatus, ToolErrorCode, UserId};
-use secrecy::ExposeSecret as _;
-use serde_json::json;
 use store::{
-    Change, Ended, GateWrite, Invocation, JsonText, NewEvent, RequestEdit, Run, RunDecision, RunVerdict,
-    SeenRequest, StoreError, Written,
+    Change, Ended, GateWrite, Invocation, NewEvent, RequestEdit, Run, RunDecision, RunVerdict, SeenRequest,
+    StoreError, Written,
 };
 
 use crate::Gate;
 use crate::approver::ApprovalTurn;
 use crate::audit_writer::acting;
+use crate::bound_request::check_seen;
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::pipeline::{Execute, execute};
-use crate::record::{HIDDEN_PARAMETERS, hides_parameters, shown_parameters};
-use crate::request::{CallRequest, RunRequest};
 use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
 
@@ -80,6 +77,8 @@ pub struct Approval {
     pub by: UserId,
     /// Replaces the parameters of the request.
     pub params: Option<JsonObject>,
+    /// The hash of the request that the approver has seen ([`Invocation::request_hash`]).
+    pub request_hash: Option<String>,
 }
 
 /// An approval that counts unless somebody else decides first.
@@ -127,6 +126,7 @@ impl Gate {
         approval: &Approval,
     ) -> Result<CheckedApproval, ApprovalError> {
         let stored = self.bound_request(waiting)?;
+        check_seen(&waiting.invocation, approval)?;
         let edited = approval.params.clone().map(|params| stored.with_parameters(params));
         let is_edited = edited.is_some();
         let request = Arc::new(edited.unwrap_or(stored));
@@ -315,66 +315,10 @@ impl Gate {
     }
 }
 
-impl Gate {
-    /// A request whose parameters have been edited. It keeps its run, and so the hash of what its caller has sent.
-    fn edited_request(
-        &self,
-        WaitingCall { invocation, .. }: &WaitingCall,
-        judgement: &Judgement,
-    ) -> Result<RequestEdit, ApprovalError> {
-        if hides_parameters(judgement) {
-            return Err(ApprovalError::Changed(HIDDEN_PARAMETERS.to_owned()));
-        }
-        let edited = judgement.call.request.as_ref();
-        let text = serde_json::to_string(edited).ok();
-        let sealed = text.and_then(|text| self.secrets.seal(invocation.org_id, invocation.id, &text));
-        let unsealed = || ApprovalError::Unavailable("it cannot be encrypted while it waits".to_owned());
-        Ok(RequestEdit {
-            request: JsonText::of(&sealed.ok_or_else(unsealed)?),
-            params: JsonText::of(&shown_parameters(judgement)),
-            hash: edited.binding().to_string(),
-        })
-    }
-
-    /// The stored request, if it is the one that was recorded. A row that was changed since is not executed.
-    pub(crate) fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
-        let WaitingCall { invocation, run } = waiting;
-        let changed = || ApprovalError::Changed("The request has changed since it was recorded".to_owned());
-        let sealed = invocation.request.as_ref().ok_or_else(changed)?;
-        let stored = self.secrets.unseal(invocation.org_id, invocation.id, sealed).ok_or_else(changed)?;
-        let request: CallRequest = serde_json::from_str(stored.expose_secret()).map_err(|_| changed())?;
-        let CallRequest { caller, target, action, .. } = &request;
-        let bound = self.is_content_bound(&request, waiting)
-            && run.request_hash.as_ref() == Some(&request.request_hash.to_string())
-            && request.run.id == run.run_id
-            && (caller.org, caller.session) == (run.org_id, run.session_id)
-            && (json!(caller.actor), &caller.role) == (run.actor.clone(), &run.role_id)
-            && run.lane_id.as_ref() == Some(&target.lane)
-            && run.tool.as_ref() == Some(&target.tool)
-            && run.operation.as_ref() == Some(&target.operation)
-            && action.as_ref().is_some_and(|action| action.id == invocation.id);
-        if bound { Ok(request) } else { Err(changed()) }
-    }
-
-    /// Whether the content of a stored request is what was recorded. The run of an invoked action is named after its
-    /// invocation, and its hash is the binding. Other entry points hash what their caller sent; their runs have the
-    /// keyed hash of the parameters.
-    fn is_content_bound(&self, request: &CallRequest, WaitingCall { invocation, run }: &WaitingCall) -> bool {
-        if let Some(edited) = &invocation.edited_hash {
-            return *edited == request.binding().to_string();
-        }
-        if run.run_id == RunRequest::new_call(invocation.id.uuid(), None).id {
-            return run.request_hash.as_ref() == Some(&request.binding().to_string());
-        }
-        let hash = self.audit.parameters_hash(&request.target.parameters).map(|hash| json!(hash));
-        hash.is_some_and(|hash| run.inputs["parameters_hash_sha256"] == hash) && run.case_id == request.case
-    }
-}
-
 /// What the event of an approval contains nowhere else.
 fn notes(waiting: &WaitingCall, edit: Option<&RequestEdit>, turn: ApprovalTurn) -> Option<String> {
-    let Invocation { first_approved_by, edited_hash, .. } = &waiting.invocation;
-    let before = edited_hash.as_ref().or(waiting.run.request_hash.as_ref());
+    let first_approved_by = waiting.invocation.first_approved_by;
+    let before = waiting.invocation.request_hash();
     let edited = edit.map(|RequestEdit { hash, .. }| {
         let before = before.map_or("none", String::as_str);
         format!("the parameters were edited: request sha256 {before} is now {hash}")

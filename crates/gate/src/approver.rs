@@ -16,6 +16,30 @@ pub(crate) enum ApprovalTurn {
     Last,
 }
 
+/// Who takes part in the approval of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Participants {
+    /// The person on whose behalf the call was requested.
+    pub requester: Option<UserId>,
+    pub two_person: bool,
+    pub first_approved_by: Option<UserId>,
+}
+
+impl Participants {
+    /// Whether this owner or admin may approve the request as it is. Any of them may deny it.
+    pub fn may_approve(&self, by: UserId) -> Result<(), ApprovalError> {
+        match self {
+            Self { two_person: true, requester, .. } if *requester == Some(by) => {
+                Err(ApprovalError::OwnRequest)
+            }
+            Self { two_person: true, first_approved_by, .. } if *first_approved_by == Some(by) => {
+                Err(ApprovalError::ApprovedBefore)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Gate {
     /// Decides what an approval amounts to. The rule counts if it was set when the call was requested, or is set now.
     pub(crate) async fn approval_turn(
@@ -25,18 +49,15 @@ impl Gate {
         approval: &Approval,
     ) -> Result<ApprovalTurn, ApprovalError> {
         let invocation = &waiting.invocation;
-        if !invocation.two_person && !mode.is_some_and(|mode| mode.two_person) {
+        let two_person = invocation.two_person || mode.is_some_and(|mode| mode.two_person);
+        // An approval is for the arguments that its approver has seen: an edit replaces the first one.
+        let first_approved_by = invocation.first_approved_by.filter(|_| approval.params.is_none());
+        let requester = if two_person { self.requester(waiting).await? } else { None };
+        Participants { requester, two_person, first_approved_by }.may_approve(approval.by)?;
+        if !two_person {
             return Ok(ApprovalTurn::Last);
         }
-        if self.requester(waiting).await? == Some(approval.by) {
-            return Err(ApprovalError::OwnRequest);
-        }
-        // An approval is for the arguments that its approver has seen.
-        if approval.params.is_some() {
-            return Ok(ApprovalTurn::First);
-        }
-        match invocation.first_approved_by {
-            Some(first) if first == approval.by => Err(ApprovalError::ApprovedBefore),
+        match first_approved_by {
             Some(first) if self.may_decide(invocation.org_id, first).await? => Ok(ApprovalTurn::Last),
             _ => Ok(ApprovalTurn::First),
         }

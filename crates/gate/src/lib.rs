@@ -14,6 +14,7 @@ mod approved_runs;
 mod approver;
 mod artifacts;
 mod audit_writer;
+mod bound_request;
 mod callers;
 mod checkpoints;
 mod existing_run;
@@ -62,6 +63,7 @@ use rules::Rules;
 
 pub use administration::{AdminChange, Subject};
 pub use approvals::{Approval, ApprovalError, MAX_WAITING};
+pub use approver::Participants;
 pub use artifacts::{LARGEST, file_artifact, is_content_of, is_named_right, reference, unknown_reference};
 pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{

@@ -46,6 +46,8 @@ pub enum InboxItem {
         approval: OpenApproval,
         /// Whether it was requested with an API key.
         by_key: bool,
+        /// Who made the session, or owns the API key.
+        requester: Option<UserId>,
     },
     Question {
         question: OpenQuestion,
@@ -172,8 +174,10 @@ from_row!(Approval, row => Approval(InboxEntry {
             expires_at: row.try_get("expires_at")?,
             two_person: row.try_get("two_person")?,
             first_approved_by: row.try_get::<Option<Uuid>, _>("first_approved_by")?.map(Into::into),
+            request_hash: row.try_get("request_hash")?,
         },
         by_key: row.try_get::<Option<Uuid>, _>("key_id")?.is_some(),
+        requester: row.try_get::<Option<Uuid>, _>("requester")?.map(Into::into),
     },
 }));
 
@@ -203,11 +207,13 @@ from_row!(Run, row => Run(InboxEntry {
 
 const APPROVALS_SQL: &str = concat!(
     "SELECT i.id, i.integration, i.action, i.risk, i.params, i.key_id, i.two_person, i.first_approved_by,
-    i.expires_at, i.created_at, ",
+    i.expires_at, i.created_at, COALESCE(i.edited_hash, r.request_hash) AS request_hash,
+    COALESCE(s.created_by, k.user_id) AS requester, ",
     session_columns!(),
     " FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     LEFT JOIN sessions s ON s.id = i.session_id AND s.org_id = i.org_id
     LEFT JOIN automations a ON a.id = s.automation_id AND a.org_id = s.org_id
+    LEFT JOIN api_keys k ON k.id = i.key_id AND k.org_id = i.org_id
     WHERE r.org_id = $1 AND r.status = 'created' AND i.expires_at > $2 AND i.decided_by IS NULL
     AND (s.status <> 'stopped' OR (i.session_id IS NULL AND $3))
     AND ($4 IS NULL OR i.created_at > $4 OR (i.created_at = $4 AND ($5 < 0 OR ($5 = 0 AND i.id > $6))))

@@ -87,6 +87,11 @@ pub struct InvocationRun {
 }
 
 impl Invocation {
+    /// The hash of the request with its present parameters.
+    pub fn request_hash(&self) -> Option<&String> {
+        self.edited_hash.as_ref().or(self.run.request_hash.as_ref())
+    }
+
     /// The status at this time. A request that nobody decided in time has expired, whether that was recorded or not.
     pub fn status(&self, now: DateTime<Utc>) -> InvocationStatus {
         let overdue = self.expires_at.is_some_and(|at| now >= at);

@@ -25,6 +25,10 @@ pub(crate) enum ApprovalsCommand {
         /// Execute the action with the parameters in this JSON file (- is standard input) instead of its own
         #[arg(long, value_name = "FILE")]
         params: Option<PathBuf>,
+        /// The `requestHash` of the parameters that you approve, or at least its first 8 digits; needed once somebody
+        /// has edited them
+        #[arg(long, value_name = "HASH")]
+        request_hash: Option<String>,
         /// Afterwards set the mode of the action to allow, so that nobody is asked again; for owners and admins.
         /// `actions modes ls` shows such modes, `actions modes unset` revokes them
         #[arg(long)]

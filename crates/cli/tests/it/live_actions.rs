@@ -219,7 +219,17 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
     let always = ["approvals", "approve", &id, "--always"];
     let refused = machine.run(&always);
     assert!(refused.code == 1 && refused.err.contains("nothing was approved"), "{}", refused.err);
-    assert_eq!(machine.run(&["approvals", "deny", &id]).code, 0);
+    let edited = machine.json(&["approvals", "approve", &id, "--params", file.to_str().unwrap()]);
+    let admin = ["users", "create", "--email", "a@example.com", "--role", "admin"];
+    assert_eq!(machine.run(&admin).code, 0);
+    let token = machine.run(&["token", "user", "--user", "a@example.com"]).out.trim().to_owned();
+    let second = ["approvals", "approve", &id, "--token", &token];
+    let refused = machine.run(&second);
+    let hash = edited["requestHash"].as_str().unwrap();
+    assert!(refused.code == 1 && refused.err.contains(hash) && refused.err.contains("ho"), "{}", refused.err);
+    let done = machine.run(&[&second[..], &["--request-hash", &hash[..8]]].concat());
+    assert!(done.code == 0 && done.out.starts_with("executed"), "{} {}", done.out, done.err);
+    assert_eq!(acting.effects.all().len(), 2);
     assert_eq!(machine.run(&set).code, 0);
     let id = acting.request();
     let done = machine.run(&["approvals", "approve", &id, "--always"]);
@@ -229,9 +239,9 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
         done.out,
         done.err
     );
-    assert_eq!(acting.effects.all().len(), 2);
+    assert_eq!(acting.effects.all().len(), 3);
     let (_, err, code) = acting.run(WRITE);
-    assert_eq!((code.as_str(), acting.effects.all().len()), ("0", 3), "nobody is asked: {err}");
+    assert_eq!((code.as_str(), acting.effects.all().len()), ("0", 4), "nobody is asked: {err}");
     let listed = machine.json(&["actions", "modes", "ls"]);
     assert_eq!(
         (&listed[0]["mode"], &listed[0]["source"]),
@@ -239,7 +249,7 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
     );
     assert_eq!(machine.run(&["actions", "modes", "unset", "tools:effect.write"]).code, 0);
     acting.request();
-    assert_eq!(acting.effects.all().len(), 3, "revoked");
+    assert_eq!(acting.effects.all().len(), 4, "revoked");
 }
 
 #[test]

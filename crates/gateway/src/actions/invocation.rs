@@ -279,6 +279,7 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
         mode_source: invocation.mode_source,
         params: invocation.params.clone(),
         edited: invocation.edited_hash.is_some(),
+        request_hash: invocation.request_hash().filter(|_| status == InvocationStatus::Pending).cloned(),
         status,
         result: result_of(invocation),
         error: text.filter(|_| failed),

@@ -1,14 +1,16 @@
 //! `/v1/inbox`: approvals, questions and runs of automations that wait for a human.
 
 use axum::Json;
-use proto::AutomationRef;
 use proto::http::{
     ErrorBody, Inbox, InboxEntry as WireEntry, InboxItem as WireItem, InboxQuery, InboxQuestion, InboxRun,
     InboxSession,
 };
-use store::{InboxCursor, InboxEntry, InboxFilter, InboxItem, UserCredential};
+use proto::socket::OpenApproval;
+use proto::{AutomationRef, UserId};
+use store::{InboxCursor, InboxEntry, InboxFilter, InboxItem};
 
 use super::auth::Caller;
+use super::invocations::approver;
 use super::params::Query;
 use super::{ApiError, contract};
 use crate::access::{Act, may};
@@ -41,7 +43,7 @@ pub(super) async fn list(
 }
 
 fn shown(caller: &Caller, entry: InboxEntry) -> WireEntry {
-    let can_decide = can_decide(caller, &entry);
+    let (can_decide, can_approve) = (can_decide(caller, &entry), can_approve(caller, &entry.item));
     let InboxEntry { session, since, item } = entry;
     let item = match item {
         InboxItem::Approval { approval, .. } => WireItem::Approval(approval),
@@ -58,21 +60,26 @@ fn shown(caller: &Caller, entry: InboxEntry) -> WireEntry {
         created_by: session.created_by,
         automation: session.automation.map(|(id, name)| AutomationRef { id, name }),
     });
-    WireEntry { item, since, can_decide, session }
+    WireEntry { item, since, can_decide, can_approve, session }
 }
 
-/// Whether the caller may approve, answer or settle this entry, as the routes for that decide.
+/// Whether the caller may approve this item, for one that it may decide about.
+fn can_approve(caller: &Caller, item: &InboxItem) -> Option<bool> {
+    let InboxItem::Approval { by_key, approval, requester } = item else { return None };
+    let by = decider(caller, *by_key)?;
+    let OpenApproval { two_person, first_approved_by, .. } = *approval;
+    Some(gate::Participants { requester: *requester, two_person, first_approved_by }.may_approve(by).is_ok())
+}
+
+/// The caller, if it may decide about approvals.
+fn decider(caller: &Caller, by_key: bool) -> Option<UserId> {
+    approver(caller, by_key).ok().filter(|_| may(Act::DecideInvocation, caller.kind(), false))
+}
+
+/// Whether the caller may approve or deny, answer or settle this entry, as the routes for that decide.
 fn can_decide(caller: &Caller, entry: &InboxEntry) -> bool {
     match &entry.item {
-        InboxItem::Approval { by_key, approval } => {
-            let Caller::User(user) = caller else { return false };
-            let with_key = matches!(user.credential, UserCredential::ApiKey(_));
-            let creator = entry.session.as_ref().and_then(|session| session.created_by);
-            let took_part = [creator, approval.first_approved_by].contains(&Some(user.id));
-            user.may(Act::DecideInvocation, false)
-                && !(*by_key && with_key)
-                && !(approval.two_person && took_part)
-        }
+        InboxItem::Approval { by_key, .. } => decider(caller, *by_key).is_some(),
         InboxItem::Question { .. } => {
             let creator = entry.session.as_ref().and_then(|session| session.created_by);
             let owns = matches!(caller, Caller::User(user) if creator.is_none_or(|by| by == user.id));

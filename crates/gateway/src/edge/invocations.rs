@@ -234,9 +234,9 @@ async fn approve_found(
     app: &AppState,
     caller: &Caller,
     found: &Invocation,
-    ApproveInvocation { params }: ApproveInvocation,
+    ApproveInvocation { params, request_hash }: ApproveInvocation,
 ) -> Result<Response, ApiError> {
-    let approval = Approval { by: approver(caller, found)?, params };
+    let approval = Approval { by: approver(caller, found.key_id.is_some())?, params, request_hash };
     let approved = app.actions.approve(found.org_id, found.id, approval).await;
     let (result, invocation) = approved.map_err(|error| refused(error, "approve"))?;
     let now = app.clock.now();
@@ -250,19 +250,19 @@ async fn approve_found(
 }
 
 async fn deny_found(app: &AppState, caller: &Caller, found: &Invocation) -> Result<Response, ApiError> {
-    let by = approver(caller, found)?;
+    let by = approver(caller, found.key_id.is_some())?;
     let denied = app.actions.deny(found.org_id, found.id, by).await;
     let denied = denied.map_err(|error| refused(error, "deny"))?.ok_or_else(not_found)?;
     let invocation = shown_invocation(&denied, app.clock.now());
     Ok(Json(InvocationReply { invocation }).into_response())
 }
 
-/// The person who decides about an invocation.
-fn approver(caller: &Caller, found: &Invocation) -> Result<UserId, ApiError> {
+/// The person who decides about an invocation, which may have been requested with an API key.
+pub(super) fn approver(caller: &Caller, by_key: bool) -> Result<UserId, ApiError> {
     let Caller::User(user) = caller else {
         return Err(ApiError::forbidden("Only people approve and deny invocations"));
     };
-    if found.key_id.is_some() && matches!(user.credential, UserCredential::ApiKey(_)) {
+    if by_key && matches!(user.credential, UserCredential::ApiKey(_)) {
         return Err(ApiError::forbidden(
             "A request that was made with an API key needs a person's own login",
         ));

@@ -16,6 +16,7 @@ pub(crate) fn open_approval(invocation: &Invocation) -> OpenApproval {
         expires_at: invocation.expires_at,
         two_person: invocation.two_person,
         first_approved_by: invocation.first_approved_by,
+        request_hash: invocation.request_hash().cloned(),
     }
 }
 

@@ -66,7 +66,8 @@ async fn two_different_people_approve_an_action_with_the_rule() {
         assert_eq!(waiting["firstApprovedBy"], json!(world.team.id(Role::Owner)), "{body}");
         for (who, can) in [(owner, false), (admin, true)] {
             let (_, inbox) = get(&world, who, "/v1/inbox").await;
-            assert_eq!(inbox["entries"][0]["canDecide"], json!(can), "{inbox}");
+            let entry = &inbox["entries"][0];
+            assert_eq!((&entry["canDecide"], &entry["canApprove"]), (&json!(true), &json!(can)), "{inbox}");
         }
         let (status, body) = approve(&world, owner, &id, &json!({})).await;
         assert_eq!((status, world.effects()), (409, 0), "the same person");
@@ -254,11 +255,42 @@ async fn an_edit_needs_the_approval_of_two_people_for_the_new_arguments() {
         let waiting = &body["invocation"];
         assert_eq!(waiting["firstApprovedBy"], json!(world.team.id(Role::Admin)), "{body}");
         assert_eq!(waiting["params"], json!({"note": "edited"}), "{body}");
-        assert_eq!(approve(&world, admin, &id, &json!({})).await.0, 409);
-        let (status, body) = approve(&world, owner, &id, &json!({})).await;
+        let edited = json!({"requestHash": waiting["requestHash"]});
+        assert_eq!(approve(&world, admin, &id, &edited).await.0, 409);
+        let (_, inbox) = get(&world, owner, "/v1/inbox").await;
+        assert_eq!(inbox["entries"][0]["requestHash"], edited["requestHash"], "{inbox}");
+        let (status, body) = approve(&world, owner, &id, &edited).await;
         assert_eq!((status, world.effects()), (200, 1), "{body}");
         assert_eq!(body["invocation"]["params"], json!({"note": "edited"}));
+        assert_eq!(body["invocation"]["requestHash"], Value::Null, "it waits no more");
         verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn an_approval_counts_only_for_the_parameters_that_its_approver_has_seen() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        two_person(&world).await;
+        let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
+        let id = request(&world, &token, own).await;
+        let (_, shown) = get(&world, owner, &format!("/v1/invocations/{id}")).await;
+        let seen = json!({"requestHash": shown["invocation"]["requestHash"]});
+        assert_eq!(seen["requestHash"].as_str().unwrap().len(), 64, "{shown}");
+        let unknown = json!({"requestHash": "a".repeat(64)});
+        assert_eq!(approve(&world, owner, &id, &unknown).await.0, 409);
+        let edit = json!({"params": {"note": "edited"}, "requestHash": seen["requestHash"]});
+        assert_eq!(approve(&world, admin, &id, &edit).await.0, 202);
+        let overwrite = json!({"params": {"note": "again"}, "requestHash": seen["requestHash"]});
+        for outdated in [&json!({}), &seen, &overwrite, &json!({"params": {"note": "again"}})] {
+            let (status, body) = approve(&world, owner, &id, outdated).await;
+            assert_eq!((status, world.effects()), (409, 0), "{outdated}: {body}");
+            assert!(body["error"].as_str().unwrap().contains("look at them"), "{body}");
+        }
+        let (_, shown) = get(&world, owner, &format!("/v1/invocations/{id}")).await;
+        assert_eq!(shown["invocation"]["params"], json!({"note": "edited"}), "{shown}");
+        let seen = json!({"requestHash": shown["invocation"]["requestHash"]});
+        assert_eq!((approve(&world, owner, &id, &seen).await.0, world.effects()), (200, 1));
     }
 }
 
@@ -270,7 +302,9 @@ async fn an_edited_request_is_bound_to_its_new_arguments() {
     two_person(&world).await;
     let (owner, admin) = (world.team.token(Role::Owner), world.team.token(Role::Admin));
     let id = request(&world, &token, own).await;
-    assert_eq!(approve(&world, admin, &id, &json!({"params": {"note": "edited"}})).await.0, 202);
+    let (status, body) = approve(&world, admin, &id, &json!({"params": {"note": "edited"}})).await;
+    assert_eq!(status, 202, "{body}");
+    let seen = json!({"requestHash": body["invocation"]["requestHash"]});
     let (app, org, named) = (&world.gateway.app, world.team.org, id.parse().unwrap());
     let sealed = app.store.invocation(org, named).await.unwrap().unwrap().request.unwrap();
     let recorded = app.vault.unseal_request(org, named, &sealed).unwrap();
@@ -281,17 +315,17 @@ async fn an_edited_request_is_bound_to_its_new_arguments() {
         let changed = recorded.expose_secret().replace(was, is);
         assert_ne!(changed, recorded.expose_secret(), "{was}");
         world.gateway.sql(&stored(&app.vault.seal_request(org, named, &changed).unwrap())).await;
-        let (status, body) = approve(&world, owner, &id, &json!({})).await;
+        let (status, body) = approve(&world, owner, &id, &seen).await;
         assert_eq!((status, world.effects()), (409, 0), "{was}: {body}");
     }
     world.gateway.sql(&stored(&sealed)).await;
     world.gateway.sql("CREATE TABLE kept AS SELECT edited_hash FROM invocations").await;
     for hash in ["NULL".to_owned(), format!("'{}'", "a".repeat(64))] {
         world.gateway.sql(&format!("UPDATE invocations SET edited_hash = {hash}")).await;
-        assert_eq!((approve(&world, owner, &id, &json!({})).await.0, world.effects()), (409, 0), "{hash}");
+        assert_eq!((approve(&world, owner, &id, &seen).await.0, world.effects()), (409, 0), "{hash}");
     }
     world.gateway.sql("UPDATE invocations SET edited_hash = (SELECT edited_hash FROM kept)").await;
-    assert_eq!((approve(&world, owner, &id, &json!({})).await.0, world.effects()), (200, 1));
+    assert_eq!((approve(&world, owner, &id, &seen).await.0, world.effects()), (200, 1));
 }
 
 #[tokio::test]

@@ -393,6 +393,37 @@ async fn a_request_of_a_key_is_decided_by_a_person_and_expires_with_the_key() {
 }
 
 #[tokio::test]
+async fn the_inbox_and_the_routes_agree_on_what_the_owner_of_a_key_may_decide() {
+    for world in worlds().await {
+        let mode =
+            json!({"key": "tools:effect.write", "mode": {"else": "require_approval", "twoPerson": true}});
+        let set = world.gateway.call("PUT", "/v1/action-modes").bearer(world.team.token(Role::Owner));
+        assert_eq!(set.json(&mode).status().await, 200);
+        let (_, token) = mcp_key(&world, Role::Owner).await;
+        let waiting = call(&world, &token, &tool_of("effect.write"), json!({"note": "hello"})).await;
+        let id = waiting["result"]["structuredContent"]["invocationId"].as_str().unwrap().to_owned();
+        let (_, full) = api_key(&world.gateway.app, world.team.person(Role::Owner)).await;
+        for (who, can_decide, can_approve, status) in [
+            (world.team.token(Role::Member), false, Value::Null, 403),
+            (&full, false, Value::Null, 403),
+            (world.team.token(Role::Owner), true, json!(false), 403),
+            (world.team.token(Role::Admin), true, json!(true), 202),
+        ] {
+            let inbox = world.gateway.get("/v1/inbox").bearer(who).send().await.json();
+            let entry = &inbox["entries"][0];
+            assert_eq!(
+                (&entry["canDecide"], &entry["canApprove"]),
+                (&json!(can_decide), &can_approve),
+                "{inbox}"
+            );
+            assert_eq!(decide(&world, &id, "approve", who).await.0, status, "{inbox}");
+        }
+        assert_eq!(decide(&world, &id, "deny", &full).await.0, 403);
+        assert_eq!(decide(&world, &id, "deny", world.team.token(Role::Owner)).await.0, 200);
+    }
+}
+
+#[tokio::test]
 async fn each_key_has_limits_of_its_own() {
     // The time stands still, so that no share grows meanwhile.
     let clock = Clock::manual(Clock::system().now());

@@ -149,6 +149,8 @@ pub struct Invocation {
     pub params: Value,
     /// Whether an approver has edited the parameters.
     pub edited: bool,
+    /// Identifies the request with its present parameters while it waits for approval, for [`ApproveInvocation`].
+    pub request_hash: Option<String>,
     pub status: InvocationStatus,
     pub result: Value,
     pub error: Option<String>,
@@ -174,11 +176,16 @@ pub struct Invocation {
 
 /// The approval of an invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ApproveInvocation {
     /// Replaces the parameters of the invocation; the action is executed with these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub params: Option<JsonObject>,
+    /// The `requestHash` of the invocation as the approver has seen it: if somebody has edited the parameters since, the
+    /// answer is 409. Required once they were edited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_hash: Option<String>,
 }
 
 /// The action ran. `result` is `null` if it has none, because the command line expects the key.

@@ -38,8 +38,12 @@ pub struct InboxEntry {
     pub item: InboxItem,
     #[serde(with = "iso")]
     pub since: DateTime<Utc>,
-    /// Whether the caller may approve, answer or settle it.
+    /// Whether the caller may approve or deny, answer or settle it.
     pub can_decide: bool,
+    /// For an approval that the caller may decide: whether approving is allowed too. With the two-person rule, a person
+    /// may only deny what was requested on their behalf or what they have approved already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub can_approve: Option<bool>,
     /// Absent if it belongs to no session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<InboxSession>,

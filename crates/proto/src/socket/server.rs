@@ -266,6 +266,9 @@ pub struct OpenApproval {
     /// Who approved it first; another person must approve it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_approved_by: Option<UserId>,
+    /// Identifies the request with its present parameters, for [`crate::http::ApproveInvocation`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_hash: Option<String>,
 }
 
 /// The result of one service command.

@@ -399,6 +399,7 @@ fn actions() -> Vec<Golden> {
         expires_at,
         two_person: false,
         first_approved_by: None,
+        request_hash: Some(s("ab12")),
     };
     let request = |expires_at| ServerMessage::ActionApprovalRequest(waiting(expires_at));
     let completed = |outcome| ServerMessage::ActionCompleted { invocation_id: id(1), outcome };
@@ -406,19 +407,19 @@ fn actions() -> Vec<Golden> {
         numbered(
             r#"{"type":"action_approval_request","payload":{"invocationId":"00000000-0000-0000-0000-000000000001",
                 "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},
-                "expiresAt":"2026-02-20T10:00:00.000Z"},"seq":50}"#,
+                "expiresAt":"2026-02-20T10:00:00.000Z","requestHash":"ab12"},"seq":50}"#,
             50,
             request(DateTime::from_timestamp(1_771_581_600, 0)),
         ),
         one(
             r#"{"type":"action_approval_request","payload":{"invocationId":"00000000-0000-0000-0000-000000000001",
-                "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},"expiresAt":""}}"#,
+                "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},"expiresAt":"","requestHash":"ab12"}}"#,
             request(None),
         ),
         one(
             r#"{"type":"init","payload":{"messages":[],"approvals":[{"invocationId":"00000000-0000-0000-0000-000000000001",
                 "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},
-                "expiresAt":"2026-02-20T10:00:00.000Z"}]}}"#,
+                "expiresAt":"2026-02-20T10:00:00.000Z","requestHash":"ab12"}]}}"#,
             ServerMessage::Init {
                 messages: Vec::new(),
                 earlier: 0,
