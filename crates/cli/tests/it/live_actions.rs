@@ -62,10 +62,18 @@ impl Acting {
 }
 
 impl Acting {
-    /// Has the agent request a write, as `run` does, without anybody who waits for its result.
+    /// Has the agent request a write, and ends its command as soon as that has named the invocation.
     pub(crate) fn request(&self) -> String {
-        self.run(&format!("timeout 3 {WRITE} --params '{{\"note\":\"hi\"}}'"));
-        self.waiting()
+        let until_named =
+            "until grep -qs 'actions wait' /tmp/act-said; do kill -0 $! || break; sleep 0.1; done";
+        let said = self.real.shell(
+            &self.real.session,
+            &format!(
+                "rm -f /tmp/act-said; {WRITE} --params '{{\"note\":\"hi\"}}' >/dev/null 2>/tmp/act-said & {until_named}; kill $!; cat /tmp/act-said"
+            ),
+        );
+        let named = said.split_once("actions wait ").and_then(|(_, rest)| rest.split_once('`'));
+        named.unwrap_or_else(|| panic!("{said}")).0.to_owned()
     }
 }
 
@@ -135,9 +143,7 @@ fn an_action_that_needs_approval_waits_in_the_sandbox_for_its_decision() {
     }
     assert_eq!(acting.effects.all().len(), 1);
     // A shell that ended while it waited loses nothing.
-    let (_, err, _) = acting.run(&format!("timeout 3 {WRITE}"));
-    let id = acting.waiting();
-    assert!(err.contains(&format!("proliferate actions wait {id}")), "{err}");
+    let id = acting.request();
     let (out, ..) = acting.run(&format!("proliferate actions status {id}"));
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["status"], "pending");
     acting.real.post(&format!("/v1/invocations/{id}/approve"), &json!({}));
@@ -256,8 +262,9 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
 fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it() {
     let mut acting = Acting::start();
     acting.real.new_session(&json!({}));
-    drop(running(&acting.real));
     for (point, effects) in [(Some("gate-approved"), 0), (None, 1)] {
+        // A gateway that has just started reaches the sandbox once somebody uses the session.
+        drop(running(&acting.real));
         let waiting = acting.request();
         if let Some(point) = point {
             // After the approval is on disk, and before the effect.
