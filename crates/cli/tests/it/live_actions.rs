@@ -225,11 +225,14 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
     let always = ["approvals", "approve", &id, "--always"];
     let refused = machine.run(&always);
     assert!(refused.code == 1 && refused.err.contains("nothing was approved"), "{}", refused.err);
-    let edited = machine.json(&["approvals", "approve", &id, "--params", file.to_str().unwrap()]);
-    let admin = ["users", "create", "--email", "a@example.com", "--role", "admin"];
-    assert_eq!(machine.run(&admin).code, 0);
-    let token = machine.run(&["token", "user", "--user", "a@example.com"]).out.trim().to_owned();
-    let second = ["approvals", "approve", &id, "--token", &token];
+    // Neither is the owner, on whose behalf the session was made.
+    let [first, second] = ["a@example.com", "b@example.com"].map(|email| {
+        assert_eq!(machine.run(&["users", "create", "--email", email, "--role", "admin"]).code, 0);
+        machine.run(&["token", "user", "--user", email]).out.trim().to_owned()
+    });
+    let edit = ["approvals", "approve", &id, "--token", &first, "--params", file.to_str().unwrap()];
+    let edited = machine.json(&edit);
+    let second = ["approvals", "approve", &id, "--token", &second];
     let refused = machine.run(&second);
     let hash = edited["requestHash"].as_str().unwrap();
     assert!(refused.code == 1 && refused.err.contains(hash) && refused.err.contains("ho"), "{}", refused.err);
