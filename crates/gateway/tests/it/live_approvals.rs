@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::EffectRecorder;
 
 use crate::harness::{Setup, within};
-use crate::live::{Live, On, id, of_type, on_both};
+use crate::live::{Live, On, id, is_status, of_type, on_both};
 use crate::people::{Person, person, sandbox_token};
 use crate::world::tools;
 
@@ -60,6 +60,10 @@ async fn init_carries_the_requests_that_wait(on: On) {
     let (status, answer, ..) = live.ask("POST", &stop, Some(&live.ada.token), &json!({}), None).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(approvals(&live, &session).await, Value::Null, "a stopped session expires its requests");
+    let mut socket = live.watch(&session).await;
+    live.prompt(&session, "go on").await;
+    socket.until(|frame| is_status(frame, "running")).await;
+    assert_eq!(decide(&live, &admin, &second, "approve").await.0, 410, "also once it runs again");
 }
 
 /// A gateway with tools, and an admin.
