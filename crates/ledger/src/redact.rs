@@ -1,21 +1,26 @@
 //! Removes secrets from everything that is stored, logged or broadcast.
 //!
-//! Known secret values are replaced first, in every common encoding; then values under sensitive keys.
+//! Known secret values are replaced first, in every common encoding, also wrapped into lines; then values under sensitive
+//! keys.
 //! Truncation must come last, because half a secret no longer matches. Nothing here can catch a secret that a
 //! sandbox encodes in its own way; the protection against that is to keep secrets out of sandboxes.
 
 mod credential;
+mod decode;
 mod forms;
 mod keys;
 mod prose;
 
+use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use serde_json::{Map, Value};
 
 pub use credential::credential_parts;
+use decode::{decode_json, decode_percent, join_lines};
 use keys::is_exempt;
 pub use keys::is_sensitive_key;
 
@@ -24,6 +29,8 @@ pub const REDACTED: &str = "[REDACTED]";
 
 /// How many levels of JSON inside JSON strings are parsed.
 const MAX_NESTED_JSON: usize = 4;
+/// How many times the escapes of JSON are decoded in other texts. JSON inside a string of JSON is escaped twice.
+const MAX_JSON_ESCAPES: usize = 2;
 
 /// Knows the secrets of one session or organization, and removes them. Cheap to clone.
 #[derive(Clone, Default)]
@@ -74,7 +81,7 @@ impl Redactor {
 
     /// Whether a known secret is in a text.
     pub fn is_known_in(&self, text: &str) -> bool {
-        self.replace_known(text) != text
+        !self.find_known(text).is_empty()
     }
 
     /// Removes known secrets from the keys and values of a JSON value, and nothing that only looks like one.
@@ -109,14 +116,49 @@ impl Redactor {
     }
 
     fn replace_known(&self, text: &str) -> String {
-        let mut out = text.to_owned();
-        for secrets in &self.secrets {
-            out = replace_literal(secrets, &out);
-            if out.contains('%') {
-                out = replace_percent_encoded(secrets, &out);
-            }
+        let (mut out, mut done) = (String::with_capacity(text.len()), 0);
+        for found in self.find_known(text) {
+            out.push_str(text.get(done..found.start).unwrap_or_default());
+            out.push_str(REDACTED);
+            done = found.end;
         }
+        out.push_str(text.get(done..).unwrap_or_default());
         out
+    }
+
+    /// Finds known secrets in a text, also wrapped into lines, percent-encoded, and escaped as in JSON strings.
+    fn find_known(&self, text: &str) -> Vec<Range<usize>> {
+        if self.secrets.is_empty() {
+            return Vec::new();
+        }
+        let text = text.as_bytes();
+        let mut found = self.find_literal(text);
+        if let Some(joined) = join_lines(text) {
+            found.extend(joined.sources(&self.find_literal(&joined.bytes)));
+            found.extend(joined.sources(&self.find_escaped(&joined.bytes)));
+        } else {
+            found.extend(self.find_escaped(text));
+        }
+        merge(found)
+    }
+
+    fn find_escaped(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let mut found = self.find_json_escaped(text, MAX_JSON_ESCAPES);
+        if let Some(decoded) = decode_percent(text) {
+            found.extend(decoded.sources(&self.find_literal(&decoded.bytes)));
+        }
+        found
+    }
+
+    fn find_json_escaped(&self, text: &[u8], levels: usize) -> Vec<Range<usize>> {
+        let Some(decoded) = (levels > 0).then(|| decode_json(text)).flatten() else { return Vec::new() };
+        let mut found = self.find_literal(&decoded.bytes);
+        found.extend(self.find_json_escaped(&decoded.bytes, levels - 1));
+        decoded.sources(&found).collect()
+    }
+
+    fn find_literal(&self, text: &[u8]) -> Vec<Range<usize>> {
+        self.secrets.iter().flat_map(|secrets| secrets.find_iter(text)).map(|found| found.range()).collect()
     }
 
     fn redact(&self, value: &Value, nesting: usize) -> Value {
@@ -155,14 +197,17 @@ impl Redactor {
         &self,
         entries: impl Iterator<Item = (&'a String, Value)>,
     ) -> Map<String, Value> {
-        let mut out = Map::new();
+        let (mut out, mut counts) = (Map::new(), HashMap::<String, u64>::new());
         for (key, value) in entries {
-            let mut key = self.replace_known(key);
-            // Two keys may become equal when both are redacted; keep both entries.
-            while out.contains_key(&key) {
-                key.push('*');
+            let redacted = self.replace_known(key);
+            let mut unique = redacted.clone();
+            // Keys may become equal when they are redacted; keep all entries.
+            while out.contains_key(&unique) {
+                let count = counts.entry(redacted.clone()).or_insert(1);
+                *count += 1;
+                unique = format!("{redacted}*{count}");
             }
-            out.insert(key, value);
+            out.insert(unique, value);
         }
         out
     }
@@ -191,48 +236,17 @@ impl fmt::Debug for Redactor {
     }
 }
 
-fn replace_literal(secrets: &AhoCorasick, text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    secrets.replace_all_with(text, &mut out, |_, _, out| {
-        out.push_str(REDACTED);
-        true
-    });
-    out
-}
-
-/// Libraries differ in which characters they percent-encode, so this searches the decoded text.
-fn replace_percent_encoded(secrets: &AhoCorasick, text: &str) -> String {
-    let (decoded, origins) = percent_decode(text.as_bytes());
-    let (mut out, mut done) = (String::with_capacity(text.len()), 0);
-    for found in secrets.find_iter(&decoded) {
-        let (start, end) = (origins[found.start()], origins[found.end()]);
-        out.push_str(text.get(done..start).unwrap_or_default());
-        out.push_str(REDACTED);
-        done = end;
-    }
-    out.push_str(text.get(done..).unwrap_or_default());
-    out
-}
-
-/// Decodes a text; the second result maps each decoded byte, and the end, to its offset in the text.
-fn percent_decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
-    let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let (mut decoded, mut origins, mut at) = (Vec::new(), Vec::new(), 0);
-    while at < text.len() {
-        origins.push(at);
-        match (text[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push(u8::try_from(high * 16 + low).unwrap_or_default());
-                at += 3;
-            }
-            (byte, ..) => {
-                decoded.push(byte);
-                at += 1;
-            }
+/// Overlapping ranges become one.
+fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
         }
     }
-    origins.push(at);
-    (decoded, origins)
+    merged
 }
 
 #[cfg(test)]
@@ -313,7 +327,7 @@ mod tests {
     fn secrets_in_keys_numbers_and_escapes_are_redacted() {
         let redactor = Redactor::new(["hunter2", "12345678"]).unwrap();
         let twice = redactor.value(&json!({"12345678": 1, "hunter2": 2}));
-        assert_eq!(twice, json!({"[REDACTED]": 1, "[REDACTED]*": 2}));
+        assert_eq!(twice, json!({"[REDACTED]": 1, "[REDACTED]*2": 2}));
         let value = json!({"hunter2": 1, "n": 12_345_678, "s": r#"{"a":"\u0068unter2"}"#});
         let expected = json!({"[REDACTED]": 1, "n": "[REDACTED]", "s": r#"{"a":"[REDACTED]"}"#});
         assert_eq!(redactor.value(&value), expected);

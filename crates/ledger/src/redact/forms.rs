@@ -1,5 +1,5 @@
-//! The encodings of a secret that are searched for. Percent-encoding has too many variants, so texts are
-//! decoded instead.
+//! The encodings of a secret that are searched for. Percent-encoding and the escapes of JSON have too many variants, so texts
+//! are decoded too.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
@@ -23,6 +23,8 @@ fn spellings(text: &str) -> Vec<String> {
     let escaped = json_escape(text);
     let mut all =
         vec![text.to_owned(), json_escape(&escaped), escaped, hex::encode(text), text.replace(' ', "+")];
+    // Texts are also searched without their line breaks.
+    all.push(text.replace(['\r', '\n'], ""));
     for before in 0..3 {
         all.push(stable_characters(&STANDARD_NO_PAD.encode(padded(text, before)), text.len(), before));
         all.push(stable_characters(&URL_SAFE_NO_PAD.encode(padded(text, before)), text.len(), before));

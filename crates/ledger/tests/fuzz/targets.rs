@@ -159,6 +159,10 @@ pub(crate) const REDACT: Target<'_> = Target {
             "enE3LUNhbmFyeS9WYWx1ZSs5",
             "7a71372d43616e6172792f56616c75652b39",
             "7A71372D43616E6172792F56616C75652B39",
+            "enE3LUNhbmFy\neS9WYWx1ZSs5",
+            "7a71372d43616e61\r\n72792f56616c75652b39",
+            "zq7-Canary\\/Value+9",
+            "\n",
             "kx\"quoted\\secret",
             "kx\\\"quoted\\\\secret",
             "kx\\\\\\\"quoted\\\\\\\\secret",
@@ -217,6 +221,11 @@ pub(crate) fn redact_with(
 /// An independent check that decodes the text, so that it does not depend on which encodings the redactor
 /// knows.
 fn no_secret_in(text: &str) -> Result<(), String> {
+    no_secret_in_line(text)?;
+    no_secret_in_line(&text.replace(['\r', '\n'], ""))
+}
+
+fn no_secret_in_line(text: &str) -> Result<(), String> {
     let lower = text.to_lowercase();
     for secret in SECRETS.map(str::to_lowercase) {
         if lower.contains(&secret) || lower.contains(&hex::encode(SECRETS[0])) {

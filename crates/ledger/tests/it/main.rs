@@ -3,5 +3,6 @@
 
 mod common;
 mod records;
+mod redaction;
 mod tampering;
 mod verification;
