@@ -1,11 +1,12 @@
 //! A condition on the arguments of an action: a JSON Schema that refers to nothing outside of itself. The standard says
 //! to ignore unknown keywords and formats, but then a typing error would match every call, so they are refused here.
 
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
-/// The maximum size of a compiled pattern.
-const MAX_PATTERN: usize = 1 << 20;
+/// The maximum size of a compiled pattern, and of the states that matching adds to it.
+const MAX_PATTERN_KIB: usize = 64;
 
 /// What a keyword contains.
 enum Content {
@@ -24,17 +25,49 @@ impl Condition {
     pub(crate) fn compile(schema: &Value) -> Result<Self, String> {
         check_keywords(schema)?;
         // This engine matches in linear time.
-        let patterns = PatternOptions::regex().size_limit(MAX_PATTERN);
+        let bytes = MAX_PATTERN_KIB * 1024;
+        let patterns = PatternOptions::regex().size_limit(bytes).dfa_size_limit(bytes);
         let options = jsonschema::options()
             .with_draft(Draft::Draft202012)
             .with_pattern_options(patterns)
             .should_validate_formats(true)
             .should_ignore_unknown_formats(false);
-        options.build(schema).map(Self).map_err(|error| error.to_string())
+        options.build(schema).map(Self).map_err(|error| problem(&error))
     }
 
     pub(crate) fn matches(&self, arguments: &Value) -> bool {
         self.0.is_valid(arguments)
+    }
+}
+
+/// How many patterns a schema has.
+pub(crate) fn count_patterns(schema: &Value) -> usize {
+    let Value::Object(keywords) = schema else { return 0 };
+    let in_keyword = |(name, value): (&String, &Value)| match (name.as_str(), content(name), value) {
+        ("pattern", ..) => 1,
+        (_, Some(Content::Schema), schema) => count_patterns(schema),
+        (_, Some(Content::List), Value::Array(schemas)) => schemas.iter().map(count_patterns).sum(),
+        (name, Some(Content::Map), Value::Object(schemas)) => {
+            let names = if name == "patternProperties" { schemas.len() } else { 0 };
+            names + schemas.values().map(count_patterns).sum::<usize>()
+        }
+        _ => 0,
+    };
+    keywords.iter().map(in_keyword).sum()
+}
+
+/// What is wrong with a schema, for people. The validator does not say why it cannot use a pattern.
+fn problem(error: &ValidationError<'_>) -> String {
+    match error.kind() {
+        ValidationErrorKind::Format { format } if format == "regex" => {
+            let paths = [error.instance_path(), error.schema_path()].map(|path| path.as_str().to_owned());
+            let path = paths.into_iter().find(|path| !path.is_empty()).unwrap_or_default();
+            format!(
+                "the pattern at {path} is no regular expression without look-around and back-references, or takes more \
+                 than {MAX_PATTERN_KIB} KiB when it is compiled"
+            )
+        }
+        _ => error.to_string(),
     }
 }
 

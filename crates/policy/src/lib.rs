@@ -7,6 +7,7 @@
 //! deny.
 
 mod compare;
+mod compiled;
 mod condition;
 mod decide;
 mod error;

@@ -6,13 +6,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::condition::Condition;
+use crate::condition::{Condition, count_patterns};
 use crate::modes::Mode;
 
 const MAX_BYTES: usize = 16 * 1024;
 const MAX_DEPTH: usize = 24;
 const MAX_RULES: usize = 20;
 const MAX_EXAMPLES: usize = 50;
+const MAX_PATTERNS: usize = 50;
 
 /// The mode of an action as it was set: `allow`, `require_approval` or `deny`, or an object with the mode `else`, and
 /// optionally `rules`, `examples` and `twoPerson`.
@@ -21,6 +22,7 @@ pub struct ModeSetting {
     rules: Vec<(Condition, Mode)>,
     conditions: Option<Value>,
     two_person: bool,
+    patterns: usize,
 }
 
 /// Which part of a setting with rules chose the mode.
@@ -40,8 +42,8 @@ pub enum ModeSettingError {
     #[error("the mode is not of the expected shape: {0}")]
     Shape(String),
     #[error(
-        "a mode has at most {MAX_RULES} rules, {MAX_EXAMPLES} examples, {MAX_BYTES} bytes as JSON and \
-         {MAX_DEPTH} levels"
+        "a mode has at most {MAX_RULES} rules, {MAX_EXAMPLES} examples, {MAX_BYTES} bytes as JSON, {MAX_DEPTH} levels and \
+         {MAX_PATTERNS} patterns"
     )]
     TooLarge,
     #[error("the condition of rule {rule}: {problem}")]
@@ -92,7 +94,8 @@ impl ModeSetting {
         }
         let fields =
             Fields::deserialize(value).map_err(|error| ModeSettingError::Shape(error.to_string()))?;
-        if fields.rules.len() > MAX_RULES || fields.examples.len() > MAX_EXAMPLES {
+        let patterns = fields.rules.iter().map(|rule| count_patterns(&rule.when)).sum();
+        if fields.rules.len() > MAX_RULES || fields.examples.len() > MAX_EXAMPLES || patterns > MAX_PATTERNS {
             return Err(ModeSettingError::TooLarge);
         }
         let mut rules = Vec::with_capacity(fields.rules.len());
@@ -103,8 +106,9 @@ impl ModeSetting {
         let has_conditions = !(fields.rules.is_empty() && fields.examples.is_empty());
         let conditions =
             has_conditions.then(|| json!({ "rules": fields.rules, "examples": fields.examples }));
-        let setting = Self { otherwise: fields.otherwise, rules, conditions, two_person: fields.two_person };
-        setting.check(&fields.examples)?;
+        let Fields { otherwise, two_person, examples, .. } = fields;
+        let setting = Self { otherwise, rules, conditions, two_person, patterns };
+        setting.check(&examples)?;
         Ok(setting)
     }
 
@@ -113,7 +117,7 @@ impl ModeSetting {
         let letters =
             || text.chars().take(40).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>();
         let otherwise = Mode::parse(text).ok_or_else(|| ModeSettingError::Unknown(letters()))?;
-        Ok(Self { otherwise, rules: Vec::new(), conditions: None, two_person: false })
+        Ok(Self { otherwise, rules: Vec::new(), conditions: None, two_person: false, patterns: 0 })
     }
 
     fn check(&self, examples: &[Example]) -> Result<(), ModeSettingError> {
@@ -147,6 +151,11 @@ impl ModeSetting {
     /// The rules and examples, if there are any.
     pub const fn conditions(&self) -> Option<&Value> {
         self.conditions.as_ref()
+    }
+
+    /// How many patterns the conditions have, which decides how much memory they take.
+    pub(crate) const fn patterns(&self) -> usize {
+        self.patterns
     }
 
     /// Whether two people must approve.

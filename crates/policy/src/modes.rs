@@ -1,9 +1,12 @@
 //! The second decision, for actions: allow, ask a human, or deny. It comes from maps of modes or from the
 //! tool's risk.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::compiled;
 use crate::mode_setting::{Branch, ModeSetting, ModeSettingError};
 
 /// Whether an action may run, ordered from the loosest to the strictest.
@@ -189,7 +192,7 @@ pub fn deciding_setting(
     key: &ModeKey,
     automation: Option<&Map<String, Value>>,
     org: &Map<String, Value>,
-) -> Option<ModeSetting> {
+) -> Option<Arc<ModeSetting>> {
     automation.and_then(|modes| lookup_mode(key, modes)).or_else(|| lookup_mode(key, org))?.ok()
 }
 
@@ -217,9 +220,9 @@ pub fn derive_risk(set: Option<Risk>, hints: Hints, default: Option<Risk>) -> Ri
 
 /// Looks a key up in a map of modes. Older clients wrote the key with a slash instead of the colon by
 /// mistake; such a key counts as an unknown value, which denies, rather than as absent.
-fn lookup_mode(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<ModeSetting, String>> {
+fn lookup_mode(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<Arc<ModeSetting>, String>> {
     let parse = |value: &Value| {
-        ModeSetting::parse(value).map_err(|error| match error {
+        compiled::setting(value).map_err(|error| match error {
             ModeSettingError::Unknown(word) => word,
             _ => "wrong_conditions".to_owned(),
         })
@@ -229,7 +232,7 @@ fn lookup_mode(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<ModeS
 }
 
 fn decision(
-    setting: Result<ModeSetting, String>,
+    setting: Result<Arc<ModeSetting>, String>,
     source: ModeSource,
     arguments: Option<&Value>,
 ) -> ModeDecision {

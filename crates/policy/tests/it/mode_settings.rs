@@ -105,7 +105,13 @@ fn a_condition_that_cannot_be_checked_or_has_no_bounds_is_refused() {
         (json!({"$schema": "http://127.0.0.1/schema"}), "$schema is not a keyword"),
         (json!({"properties": {"a": {"format": "mail"}}}), "rule 1"),
         (json!({"properties": {"a": {"pattern": r"(a)\1"}}}), "rule 1"),
-        (json!({"properties": {"a": {"pattern": "(a{1000}){1000}"}}}), "rule 1"),
+        (json!({"properties": {"a": {"pattern": "(a{1000}){1000}"}}}), "/properties/a/pattern"),
+        (json!({"patternProperties": {"^(a{100}){100}$": {}}}), "more than 64 KiB"),
+        (json!({"anyOf": vec![json!({"pattern": "a"}); 51]}), "50 patterns"),
+        (
+            json!({"patternProperties": (0..51).map(|n| (n.to_string(), json!({}))).collect::<Map<_, _>>()}),
+            "50 patterns",
+        ),
         (json!({"type": 7}), "rule 1"),
         (json!({"allOf": {}}), "rule 1"),
         (json!("allow"), "a JSON Schema is an object"),
@@ -127,6 +133,21 @@ fn a_condition_that_cannot_be_checked_or_has_no_bounds_is_refused() {
         let error = ModeSetting::parse(&set).err().unwrap();
         assert!(!matches!(error, ModeSettingError::Unknown(_)));
         assert!(error.to_string().contains(part), "{set}: {error}");
+    }
+}
+
+#[test]
+fn a_condition_may_have_the_usual_patterns() {
+    for (pattern, fits, other) in [
+        (r"^[\w.+-]+@example\.com$", "me@example.com", "me@example.org"),
+        (r"^(feature|fix)/[a-z0-9-]{1,60}$", "fix/a-1", "main"),
+        (r"^\s*[Ss][Ee][Ll][Ee][Cc][Tt]\s+", " SELECT 1", "DELETE"),
+    ] {
+        let rules = json!([{"when": {"properties": {"a": {"pattern": pattern}}}, "mode": "allow"}]);
+        let set = json!({"rules": rules, "else": "deny"});
+        for (text, mode) in [(fits, Mode::Allow), (other, Mode::Deny)] {
+            assert_eq!(resolve(None, Some(&set), Some(&json!({"a": text}))).mode, mode, "{pattern} {text}");
+        }
     }
 }
 
