@@ -54,6 +54,14 @@ pub(crate) const PROVIDER: Provider = Provider {
             result: results::comment,
         },
         Action {
+            name: "list_comments",
+            description: "List the comments of an issue, or of the conversation of a pull request, oldest first.",
+            risk: Risk::Read,
+            schema: schemas::list_comments,
+            request: list_comments,
+            result: results::comments,
+        },
+        Action {
             name: "list_pull_requests",
             description: "List the pull requests of a repository, newest first.",
             risk: Risk::Read,
@@ -150,6 +158,12 @@ fn update_issue(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParam
 
 fn comment_on_issue(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {
     comment(base, params, &params.number("issue_number")?)
+}
+
+fn list_comments(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {
+    let issue = params.number("issue_number")?;
+    let request = in_repo(Method::Get, base, params, &["issues", &issue, "comments"])?;
+    Ok(request.with_query(params, &["since", "per_page", "page"]))
 }
 
 fn list_pull_requests(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {

@@ -103,6 +103,13 @@ fn requests_are_exact() {
     assert_eq!(file, (Method::Get, url, None));
     let checks = request("github", "list_checks", &json!({"owner": "o", "repo": "r", "ref": "feature/x"}));
     assert_eq!(checks.1, "https://api.github.com/repos/o/r/commits/feature%2Fx/check-runs");
+    let comments = request(
+        "github",
+        "list_comments",
+        &json!({"owner": "o", "repo": "r", "issue_number": 7, "since": "2026-01-31T00:00:00Z", "page": 2}),
+    );
+    let url = "https://api.github.com/repos/o/r/issues/7/comments?page=2&since=2026-01-31T00%3A00%3A00Z";
+    assert_eq!(comments, (Method::Get, url.to_owned(), None));
     let root = request("github", "get_file_contents", &json!({"owner": "o", "repo": "r", "path": "/"}));
     assert_eq!(root.1, "https://api.github.com/repos/o/r/contents");
 }
@@ -158,6 +165,9 @@ fn answers_become_results_or_error_texts() {
         read("linear", "create_issue", 200, &json!({"data": {"issueCreate": {"success": false}}}));
     assert!(matches!(unchanged.unwrap_err(), ApiError::Refused(_)));
     assert!(matches!(read("linear", "get_issue", 200, &json!([])).unwrap_err(), ApiError::Failed(_)));
+    let comments = json!([{"id": 1, "body": "hi", "user": {"login": "ada", "id": 2}, "node_id": "x"}]);
+    let comments = read("github", "list_comments", 200, &comments);
+    assert_eq!(comments.unwrap(), json!([{"id": 1, "body": "hi", "user": "ada"}]));
     let missing = read("sentry", "get_issue", 404, &json!({"detail": "gone"})).unwrap_err().to_string();
     assert_eq!(missing, "Sentry API 404: {\"detail\":\"gone\"}");
 }

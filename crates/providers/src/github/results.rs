@@ -76,6 +76,10 @@ pub(super) fn comment(body: &Value) -> Result<Value, ApiError> {
     one(body, |item| pick(item, &COMMENT))
 }
 
+pub(super) fn comments(body: &Value) -> Result<Value, ApiError> {
+    each(body, |item| pick(item, &COMMENT))
+}
+
 pub(super) fn files(body: &Value) -> Result<Value, ApiError> {
     each(body, |item| pick(item, &FILE))
 }

@@ -40,6 +40,11 @@ fn page() -> Param {
     optional("page", with_default(integer("Page to get, from 1.", 1, 10_000), 1))
 }
 
+fn since(description: &str) -> Param {
+    let time = json!({"type": "string", "format": "date-time", "maxLength": 40, "description": description});
+    optional("since", time)
+}
+
 fn state() -> Param {
     optional(
         "state",
@@ -70,13 +75,7 @@ pub(super) fn list_issues() -> Value {
         state(),
         optional("labels", text("Names of labels, separated by commas; all must match.", 1000)),
         optional("assignee", id("Login of an assignee, `none`, or `*` for any.")),
-        optional(
-            "since",
-            json!({
-                "type": "string", "format": "date-time", "maxLength": 40,
-                "description": "List only issues that were updated after this time, for example 2026-01-31T00:00:00Z.",
-            }),
-        ),
+        since("List only issues that were updated after this time, for example 2026-01-31T00:00:00Z."),
         per_page(),
         page(),
     ])
@@ -116,6 +115,17 @@ pub(super) fn update_issue() -> Value {
 
 pub(super) fn comment_on_issue() -> Value {
     object([owner(), repo(), issue_number(), comment()])
+}
+
+pub(super) fn list_comments() -> Value {
+    object([
+        owner(),
+        repo(),
+        required("issue_number", integer("Number of the issue or pull request.", 1, LARGEST_NUMBER)),
+        since("List only comments that were updated after this time, for example 2026-01-31T00:00:00Z."),
+        per_page(),
+        page(),
+    ])
 }
 
 pub(super) fn list_pull_requests() -> Value {

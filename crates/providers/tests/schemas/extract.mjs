@@ -44,8 +44,8 @@ save("github", {
 	source: version("@octokit/openapi"),
 	operations: [
 		["get", "/issues"], ["post", "/issues"], ["get", "/issues/{issue_number}"], ["patch", "/issues/{issue_number}"],
-		["post", "/issues/{issue_number}/comments"], ["get", "/pulls"], ["post", "/pulls"], ["get", "/pulls/{pull_number}"],
-		["get", "/pulls/{pull_number}/files"], ["get", "/commits/{ref}/check-runs"], ["get", "/contents/{path}"],
+		["get", "/issues/{issue_number}/comments"], ["post", "/issues/{issue_number}/comments"], ["get", "/pulls"], ["post", "/pulls"],
+		["get", "/pulls/{pull_number}"], ["get", "/pulls/{pull_number}/files"], ["get", "/commits/{ref}/check-runs"], ["get", "/contents/{path}"],
 	].map(([method, path]) => githubOperation(method, repo + path)),
 });
 
