@@ -101,6 +101,19 @@ impl Connectors {
         }
     }
 
+    /// Checks that a secret can be sent in a header, if it is set already. Returns what is wrong with it.
+    pub(crate) async fn check_header_secret(
+        &self,
+        org: OrgId,
+        key: &str,
+    ) -> Result<Option<mcp::AuthError>, Unavailable> {
+        match self.secret(Opener::Gateway(org), key).await {
+            Ok(value) => Ok(mcp::check_header_value(&value).err()),
+            Err(Unavailable::NoSecret(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The tools of a connector, as its server listed them within the last minutes.
     pub(crate) async fn tools(&self, connector: &Connector) -> Result<Arc<Listing>, Unavailable> {
         self.listings.get(connector, || self.list(connector)).await

@@ -50,6 +50,8 @@ pub enum AuthError {
     NotAName,
     #[error("the protocol uses this header for itself")]
     Reserved,
+    #[error("a header cannot carry line breaks and other control characters")]
+    NotAValue,
 }
 
 /// Checks that a credential can be sent under this name.
@@ -57,6 +59,11 @@ pub fn check_header_name(name: &str) -> Result<(), AuthError> {
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| AuthError::NotAName)?;
     let reserved = RESERVED.contains(&name.as_str()) || name.as_str().starts_with("mcp-");
     if reserved { Err(AuthError::Reserved) } else { Ok(()) }
+}
+
+/// Checks that a secret can be sent in a header.
+pub fn check_header_value(value: &SecretString) -> Result<(), AuthError> {
+    HeaderValue::from_str(value.expose_secret()).map(drop).map_err(|_| AuthError::NotAValue)
 }
 
 /// The header that authenticates one operation. It does not implement `Debug`, so that it cannot end up in a log.

@@ -15,7 +15,7 @@ mod problem;
 mod result;
 pub mod server;
 
-pub use auth::{Auth, AuthError, ClientCredentials, check_header_name};
+pub use auth::{Auth, AuthError, ClientCredentials, check_header_name, check_header_value};
 pub use client::{Call, CallOutcome, Limits, Reach, call_tool, list_tools};
 pub use definition::{Definition, DefinitionError, MAX_DEFINITION, MAX_DESCRIPTION, MAX_NAME, MAX_NODES};
 pub use listing::{Listing, MAX_LISTING, MAX_LISTING_NODES, MAX_TOOLS};

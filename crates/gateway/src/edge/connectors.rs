@@ -51,11 +51,11 @@ pub(super) async fn create(
         )));
     }
     let overrides = request.risk_policy.overrides.clone();
-    let connector = new_connector(&app, &admin, request)?;
+    let connector = new_connector(&app, &admin, request).await?;
     let risks: Vec<_> = overrides.into_iter().map(|(tool, risk)| (tool, Some(risk))).collect();
     check_tools(&risks)?;
     let id = connector.id;
-    let mut details = vec![format!("connector {id}"), connector.url.clone()];
+    let mut details = vec![format!("connector {id}"), origin(&connector.url)];
     details.extend(risks.iter().map(set_risk));
     let store = administer(&app, &admin, Subject::Connector, "add", details.join(", "));
     store.create_connector(connector, risks).await?;
@@ -92,7 +92,10 @@ pub(super) async fn change(
     let change = ConnectorChange {
         name: name.as_deref().map(check_name).transpose()?,
         url: url.as_deref().map(|url| check_url(&app, "url", url)).transpose()?,
-        auth: auth.map(|auth| check_auth(&app, auth)).transpose()?,
+        auth: match auth {
+            Some(auth) => Some(check_auth(&app, &admin, auth).await?),
+            None => None,
+        },
         default_risk,
         enabled,
         risks,
@@ -126,7 +129,7 @@ pub(super) async fn validate(
     Body(request): Body<CreateConnector>,
 ) -> Result<Json<ConnectorOffer>, ApiError> {
     let details = destination(&request);
-    let connector = new_connector(&app, &admin, request)?;
+    let connector = new_connector(&app, &admin, request).await?;
     let event = admin_event(&app, &admin, &AdminChange::new(Subject::Connector, "validate", details));
     app.store.gate_write(GateWrite::new(Change::Nothing, vec![event])).await?;
     Ok(Json(offer::of_unstored(&app, &connector).await?))
@@ -177,14 +180,18 @@ async fn stored(
 }
 
 /// A connector that is not stored yet.
-fn new_connector(app: &AppState, admin: &User, request: CreateConnector) -> Result<Connector, ApiError> {
+async fn new_connector(
+    app: &AppState,
+    admin: &User,
+    request: CreateConnector,
+) -> Result<Connector, ApiError> {
     let at = app.clock.now();
     Ok(Connector {
         id: app.rng.uuid(at).into(),
         org_id: admin.org,
         name: check_name(&request.name)?,
         url: check_url(app, "url", &request.url)?,
-        auth: check_auth(app, request.auth)?,
+        auth: check_auth(app, admin, request.auth).await?,
         default_risk: request.risk_policy.default_risk.unwrap_or(proto::Risk::Write),
         enabled: true,
         created_by: Some(admin.id),
@@ -193,10 +200,13 @@ fn new_connector(app: &AppState, admin: &User, request: CreateConnector) -> Resu
     })
 }
 
+/// The part of an address that the ledger may keep: path and query may contain a key.
+fn origin(url: &str) -> String {
+    Url::parse(url).map_or_else(|_| String::new(), |url| url.origin().ascii_serialization())
+}
+
 /// Where a request goes and which secrets it carries, for the ledger: origins of addresses and names of secrets.
 fn destination(request: &CreateConnector) -> String {
-    let origin =
-        |url: &str| Url::parse(url).map_or_else(|_| String::new(), |url| url.origin().ascii_serialization());
     let server = origin(&request.url);
     match &request.auth {
         ConnectorAuth::None => server,
@@ -225,7 +235,11 @@ fn check_url(app: &AppState, field: &str, url: &str) -> Result<String, ApiError>
     checked.map(|url| url.to_string()).map_err(|problem| ApiError::bad_request(format!("{field}: {problem}")))
 }
 
-fn check_auth(app: &AppState, mut auth: ConnectorAuth) -> Result<serde_json::Value, ApiError> {
+async fn check_auth(
+    app: &AppState,
+    admin: &User,
+    mut auth: ConnectorAuth,
+) -> Result<serde_json::Value, ApiError> {
     let key = |field: &str, key: &str| {
         let problem = "names a secret: letters, digits and _, at most 200 characters";
         if vault::is_name(key) { Ok(()) } else { Err(ApiError::bad_request(format!("{field} {problem}"))) }
@@ -252,7 +266,22 @@ fn check_auth(app: &AppState, mut auth: ConnectorAuth) -> Result<serde_json::Val
             }
         }
     }
+    check_header_secret(app, admin, &auth).await?;
     serde_json::to_value(auth).map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// Refuses a secret that no header can carry; otherwise only the first call would find out.
+async fn check_header_secret(app: &AppState, admin: &User, auth: &ConnectorAuth) -> Result<(), ApiError> {
+    let (ConnectorAuth::Bearer { secret_key } | ConnectorAuth::CustomHeader { secret_key, .. }) = auth else {
+        return Ok(());
+    };
+    let checked = app.connectors.check_header_secret(admin.org, secret_key).await;
+    match checked.map_err(|error| ApiError::internal(error.to_string()))? {
+        None => Ok(()),
+        Some(problem) => Err(ApiError::bad_request(format!(
+            "auth.secretKey: the value of {secret_key} cannot be used: {problem}"
+        ))),
+    }
 }
 
 fn check_tools(risks: &[(String, Option<proto::Risk>)]) -> Result<(), ApiError> {
@@ -266,12 +295,12 @@ fn check_tools(risks: &[(String, Option<proto::Risk>)]) -> Result<(), ApiError> 
     Err(ApiError::bad_request("overrides: the names of at most 500 tools, each with 1 to 128 characters"))
 }
 
-/// The change for the ledger: the names of fields, and the address.
+/// The change for the ledger: the names of fields, and the origin of the address.
 fn changed(id: ConnectorId, change: &ConnectorChange) -> String {
     let ConnectorChange { name, url, auth, default_risk, enabled, risks } = change;
     let mut parts = vec![format!("connector {id}")];
     parts.extend(name.is_some().then(|| "name".to_owned()));
-    parts.extend(url.as_ref().map(|url| format!("url {url}")));
+    parts.extend(url.as_ref().map(|url| format!("url at {}", origin(url))));
     parts.extend(auth.is_some().then(|| "authentication".to_owned()));
     parts.extend(default_risk.map(|risk| format!("default risk {}", risk.as_str())));
     parts.extend(enabled.map(|enabled| if enabled { "enabled".to_owned() } else { "disabled".to_owned() }));

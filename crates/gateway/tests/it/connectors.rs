@@ -432,6 +432,49 @@ async fn misleading_addresses_and_headers_are_refused_when_a_connector_is_create
 }
 
 #[tokio::test]
+async fn a_secret_that_no_header_can_carry_is_refused_when_a_connector_is_set_up() {
+    let world = World::on(Setup::sqlite()).await;
+    let path = world.add("docs").await;
+    for value in ["two\nlines", "ends with a break\r\n"] {
+        let set = world.ask("PUT", "/v1/secrets/BAD_KEY", &json!({ "value": value })).await;
+        assert!(set.status < 300, "{}", set.text());
+        for auth in [
+            json!({"type": "bearer", "secretKey": "BAD_KEY"}),
+            json!({"type": "custom_header", "secretKey": "BAD_KEY", "headerName": "X-Key"}),
+        ] {
+            let new = json!({"name": "bad", "url": world.url, "auth": auth});
+            for (method, path, body) in [
+                ("POST", "/v1/connectors", &new),
+                ("POST", "/v1/connectors/validate", &new),
+                ("PATCH", path.as_str(), &json!({ "auth": auth })),
+            ] {
+                let answer = world.ask(method, path, body).await;
+                let (status, text) = (answer.status, answer.text());
+                assert!(status == 400 && text.contains("auth.secretKey"), "{method} {auth}: {status} {text}");
+                assert!(!text.contains(value), "{text}");
+            }
+        }
+    }
+    let later = json!({"name": "later", "url": world.url, "auth": {"type": "bearer", "secretKey": "LATER"}});
+    assert_eq!(world.ask("POST", "/v1/connectors", &later).await.status, 201);
+}
+
+#[tokio::test]
+async fn the_ledger_keeps_the_origin_of_a_connectors_address_only() {
+    let world = World::on(Setup::sqlite()).await;
+    let path = world.add("docs").await;
+    let mut new = world.new_connector("new");
+    new["url"] = json!(format!("{}?key=in-the-query", world.url));
+    assert_eq!(world.ask("POST", "/v1/connectors", &new).await.status, 201);
+    let moved = json!({"url": format!("{}/in-the-path", world.url)});
+    assert_eq!(world.ask("PATCH", &path, &moved).await.status, 200);
+    let events = world.ask("GET", "/v1/audit/events?limit=1000", &Value::Null).await.text();
+    let origin = world.url.trim_end_matches("/mcp");
+    assert!(events.matches(origin).count() >= 3 && events.contains(&format!("url at {origin}")), "{events}");
+    assert!(!events.contains("in-the-query") && !events.contains("in-the-path"), "{events}");
+}
+
+#[tokio::test]
 async fn a_validation_is_recorded_before_it_is_sent_and_keeps_nothing() {
     let world = World::on(Setup::sqlite()).await;
     world.add("docs").await;
