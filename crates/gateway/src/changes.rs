@@ -34,6 +34,23 @@ pub struct Changes {
     followed: Mutex<HashMap<OrgId, Sender<Arc<OrgChange>>>>,
 }
 
+/// The end of a comparison that nobody follows, or that cannot go on: it is not found any more, so whoever follows next starts
+/// another, and those who still follow are told that there will be no more changes.
+struct Comparison {
+    changes: Arc<Changes>,
+    org: OrgId,
+    sender: Sender<Arc<OrgChange>>,
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        let mut followed = self.changes.followed.lock();
+        if followed.get(&self.org).is_some_and(|sender| sender.same_channel(&self.sender)) {
+            followed.remove(&self.org);
+        }
+    }
+}
+
 impl Changes {
     pub(crate) fn new(store: Store, clock: Clock, closing: CancellationToken) -> Self {
         Self { store, clock, closing, followed: Mutex::default() }
@@ -45,54 +62,74 @@ impl Changes {
             return Ok(sender.subscribe());
         }
         let marks = self.store.change_marks(org, self.clock.now()).await?;
-        match self.followed.lock().entry(org) {
+        let (sender, receiver) = match self.followed.lock().entry(org) {
             // Somebody else began meanwhile; their marks are older than ours, or of the same time.
-            Entry::Occupied(begun) => Ok(begun.get().subscribe()),
+            Entry::Occupied(begun) => return Ok(begun.get().subscribe()),
             Entry::Vacant(free) => {
                 let (sender, receiver) = broadcast::channel(BEHIND);
                 free.insert(sender.clone());
-                tokio::spawn(self.clone().keep_comparing(org, sender, marks));
-                Ok(receiver)
+                (sender, receiver)
             }
-        }
+        };
+        // The lock is free by now: a runtime that shuts down drops the task at once, and its drop takes the lock.
+        tokio::spawn(Comparison { changes: self.clone(), org, sender }.keep_comparing(marks));
+        Ok(receiver)
     }
+}
 
+impl Comparison {
     /// Compares until nobody follows any more.
-    async fn keep_comparing(
-        self: Arc<Self>,
-        org: OrgId,
-        sender: Sender<Arc<OrgChange>>,
-        mut known: ChangeMarks,
-    ) {
+    async fn keep_comparing(self, mut known: ChangeMarks) {
+        let Changes { store, clock, closing, .. } = &*self.changes;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(POLL) => {}
-                () = self.closing.cancelled() => return,
+                () = closing.cancelled() => return,
             }
-            if self.ends(org, &sender) {
+            if self.ends() {
                 return;
             }
-            match self.store.change_marks(org, self.clock.now()).await {
+            match store.change_marks(self.org, clock.now()).await {
                 Ok(marks) => {
                     let (sessions, inbox) = marks.since(&known);
                     known = marks;
                     if !sessions.is_empty() || !inbox.is_empty() {
                         // An error means that the last follower has just left.
-                        let _ = sender.send(Arc::new(OrgChange { sessions, inbox }));
+                        let _ = self.sender.send(Arc::new(OrgChange { sessions, inbox }));
                     }
                 }
-                Err(error) => tracing::warn!(%org, %error, "changes cannot be read; it is tried again"),
+                Err(error) => {
+                    tracing::warn!(org = %self.org, %error, "changes cannot be read; it is tried again");
+                }
             }
         }
     }
 
     /// Whether nobody follows an organization any more. Checked under the lock, so that nobody begins in between.
-    fn ends(&self, org: OrgId, sender: &Sender<Arc<OrgChange>>) -> bool {
-        let mut followed = self.followed.lock();
-        let ends = sender.receiver_count() == 0;
+    fn ends(&self) -> bool {
+        let mut followed = self.changes.followed.lock();
+        let ends = self.sender.receiver_count() == 0;
         if ends {
-            followed.remove(&org);
+            followed.remove(&self.org);
         }
         ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::broadcast::error::RecvError;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn followers_of_a_comparison_that_ends_are_told_and_can_follow_again() {
+        let (dir, clock, closing) = (tempfile::tempdir().unwrap(), Clock::system(), CancellationToken::new());
+        let store = Store::open_sqlite(&dir.path().join("a.db"), &clock).await.unwrap();
+        let changes = Arc::new(Changes::new(store, clock, closing.clone()));
+        let mut followed = changes.follow(uuid::Uuid::nil().into()).await.unwrap();
+        closing.cancel();
+        assert_eq!(followed.recv().await.err(), Some(RecvError::Closed));
+        assert!(changes.followed.lock().is_empty());
     }
 }

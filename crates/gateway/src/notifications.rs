@@ -42,8 +42,30 @@ pub struct Notifications {
     webhook: Webhook,
     /// The page that a message links to.
     page: Url,
-    /// The organizations to which something is being delivered.
-    in_flight: Mutex<HashSet<OrgId>>,
+    in_flight: InFlight,
+}
+
+/// The organizations to which something is being delivered.
+#[derive(Clone, Default)]
+struct InFlight(Arc<Mutex<HashSet<OrgId>>>);
+
+/// Marks an organization until it is dropped, also by a task that panics, after which nothing would be delivered to it.
+struct Delivering {
+    in_flight: InFlight,
+    org: OrgId,
+}
+
+impl InFlight {
+    /// `None` if something is being delivered to this organization already.
+    fn begin(&self, org: OrgId) -> Option<Delivering> {
+        self.0.lock().insert(org).then(|| Delivering { in_flight: self.clone(), org })
+    }
+}
+
+impl Drop for Delivering {
+    fn drop(&mut self) {
+        self.in_flight.0.lock().remove(&self.org);
+    }
 }
 
 /// Runs until the gateway closes.
@@ -70,7 +92,7 @@ pub(crate) async fn keep_notifying(notifications: Arc<Notifications>, closing: C
 impl Notifications {
     pub(crate) fn new(store: Store, clock: Clock, webhook: Webhook, mut page: Url) -> Self {
         page.set_fragment(Some("inbox"));
-        Self { store, clock, webhook, page, in_flight: Mutex::default() }
+        Self { store, clock, webhook, page, in_flight: InFlight::default() }
     }
 
     /// The client of an organization's webhook.
@@ -92,15 +114,13 @@ impl Notifications {
             crash_point("notification-recorded");
         }
         for org in self.store.orgs_to_notify(now).await? {
-            if !self.in_flight.lock().insert(org) {
-                continue;
-            }
+            let Some(delivering) = self.in_flight.begin(org) else { continue };
             let this = self.clone();
             tokio::spawn(async move {
+                let _delivering = delivering;
                 if let Err(error) = this.deliver_due(org).await {
                     tracing::warn!(%org, %error, "notifications cannot be delivered; it is tried again");
                 }
-                this.in_flight.lock().remove(&org);
             });
         }
         Ok(())
@@ -147,4 +167,23 @@ impl Notifications {
 fn delay(attempts: i64) -> TimeDelta {
     let doublings = u32::try_from(attempts).unwrap_or(0).min(20);
     FIRST_DELAY * 2_i32.pow(doublings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_delivery_that_does_not_end_normally_does_not_block_the_next() {
+        let (in_flight, org) = (InFlight::default(), uuid::Uuid::nil().into());
+        let delivering = in_flight.begin(org).unwrap();
+        assert!(in_flight.begin(org).is_none());
+        let task = tokio::spawn(async move {
+            let _delivering = delivering;
+            std::future::pending::<()>().await;
+        });
+        task.abort();
+        assert!(task.await.is_err());
+        assert!(in_flight.begin(org).is_some());
+    }
 }
