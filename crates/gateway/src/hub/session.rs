@@ -14,6 +14,7 @@ mod phase;
 mod prompts;
 mod questions;
 mod queue;
+mod redact;
 mod timer;
 mod title;
 mod turn;
@@ -264,7 +265,7 @@ impl Session {
                 let _ = reply.send(());
             }
             Command::OpenTranscript { reply } => {
-                let _ = reply.send(self.open_transcript());
+                let _ = reply.send(Box::pin(self.open_transcript()).await?);
             }
             Command::Stop { discard: true, reply } => {
                 self.discard().await?;

@@ -137,7 +137,7 @@ async fn a_permission_is_answered_like_a_question() {
     socket.prompt("work").await;
     let turn = live.next_turn().await;
     turn.begin();
-    turn.ask_permission("per_1", "bash");
+    turn.ask_permission("per_1", "bash", "echo hi");
     let question = socket.until_type("question").await.pop().unwrap();
     assert_eq!(
         (&question["payload"]["kind"], &question["payload"]["questions"][0]["header"]),
@@ -182,14 +182,14 @@ async fn a_permission_that_policy_denies_is_rejected_at_once() {
     socket.prompt("work").await;
     let turn = live.next_turn().await;
     turn.begin();
-    turn.ask_permission("per_1", "bash");
+    turn.ask_permission("per_1", "bash", "echo hi");
     let error = socket.until_type("error").await.pop().unwrap();
     let text = error["payload"]["message"].as_str().unwrap();
     assert!(text.contains("\"bash\"") && text.contains("shells are not for agents here"), "{error}");
     within(live.agent.wait_for_asked("/permission/per_1/reply", 1)).await;
     assert_eq!(live.agent.asked("/permission/per_1/reply")[0].body, json!({ "reply": "reject" }));
     assert_eq!(live.get("/v1/questions").await["questions"], json!([]));
-    turn.ask_permission("per_2", "edit");
+    turn.ask_permission("per_2", "edit", "src/main.rs");
     socket.until_type("question").await;
     // Both decisions are in the ledger, with the rule and the turn.
     let answer = live.get(&format!("/v1/audit/events?case_id={session}&limit=1000")).await;

@@ -19,6 +19,7 @@ use crate::world::write_call;
 
 on_both! {
     what_an_agents_tools_do_shows_no_secret_of_its_session
+    what_an_agent_says_and_asks_is_kept_without_the_secrets_of_its_session
 }
 
 async fn store_secret(gateway: &TestGateway, team: &OrgOf3, name: &str, value: &str, purpose: SecretPurpose) {
@@ -168,24 +169,24 @@ async fn the_reference_server_brings_no_secret_of_its_environment_back() {
     }
 }
 
+async fn submit(live: &Live, session: &str, value: &str) {
+    let pair = [(value.to_uppercase().replace('-', "_"), SecretString::from(value))];
+    let (scope, org) = (Scope::Session(id(session)), live.ada.org);
+    live.app.vault.put(org, scope, SecretPurpose::Env, &pair, None).await.unwrap();
+}
+
 async fn what_an_agents_tools_do_shows_no_secret_of_its_session(on: On) {
     let live = Live::start(on).await;
     let (own, other) = (live.session().await, live.session().await);
-    let secret = |session: &str, value: &str| {
-        let pair = [(value.to_uppercase().replace('-', "_"), SecretString::from(value))];
-        let scope = Scope::Session(id(session));
-        let (app, org) = (live.app.clone(), live.ada.org);
-        async move { app.vault.put(org, scope, SecretPurpose::Env, &pair, None).await.unwrap() }
-    };
-    secret(&own, "canary-of-one").await;
-    secret(&other, "canary-of-two").await;
+    submit(&live, &own, "canary-of-one").await;
+    submit(&live, &other, "canary-of-two").await;
     let mut socket = live.running(&own).await;
     socket.prompt("show the environment").await;
     let turn = live.next_turn().await;
     turn.begin();
     turn.call("bash", &json!({"command": "echo canary-of-one canary-of-two"}), "canary-of-one\ntoken: code");
     // A secret that is submitted during the turn counts at once.
-    secret(&own, "canary-of-late").await;
+    submit(&live, &own, "canary-of-late").await;
     turn.call("bash", &json!({"command": "env | base64"}), &BASE64_STANDARD.encode("NAME=canary-of-late\n"));
     turn.end();
     let frames = socket.until_type("turn_complete").await;
@@ -198,5 +199,53 @@ async fn what_an_agents_tools_do_shows_no_secret_of_its_session(on: On) {
         let late = BASE64_STANDARD.encode("NAME=canary-of-late\n");
         assert!(!text.contains(&late[8..24]), "{text}");
         assert!(text.contains("canary-of-two"), "another session's secret is only a text: {text}");
+    }
+}
+
+async fn what_an_agent_says_and_asks_is_kept_without_the_secrets_of_its_session(on: On) {
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    submit(&live, &session, "canary-of-one").await;
+    let mut socket = live.running(&session).await;
+    let mut kept = String::new();
+
+    socket.prompt("print the environment").await;
+    let turn = live.next_turn().await;
+    turn.begin();
+    turn.ask_permission("per_1", "bash", "curl -H 'X-Key: canary-of-one' http://127.0.0.1");
+    let question = socket.until_type("question").await.pop().unwrap().to_string();
+    assert!(question.contains("X-Key: [REDACTED]"), "{question}");
+    for path in ["/v1/questions", "/v1/inbox"] {
+        let shown = live.get(path).await.to_string();
+        assert!(shown.contains("X-Key: [REDACTED]"), "{path}: {shown}");
+        kept += &shown;
+    }
+    turn.ask_permission("per_2", "canary-of-one", "ls");
+    kept += &json!(socket.until_type("error").await).to_string();
+    turn.say("It is canary-");
+    turn.say("of-one.");
+    turn.step();
+    turn.say("The key is canary-of-one, and");
+    turn.fail("401 for the key canary-of-one");
+    let frames = socket.until_type("turn_complete").await;
+    let ended = frames.iter().filter(|frame| frame["type"] != "token");
+    kept += &json!(ended.collect::<Vec<_>>()).to_string();
+    assert!(kept.contains("It is [REDACTED].") && kept.contains("401 for the key [REDACTED]"), "{kept}");
+
+    socket.prompt("go on").await;
+    let turn = live.next_turn().await;
+    turn.begin();
+    turn.say("Again: canary-of-one");
+    socket.until_type("token").await;
+    socket.send(&json!({"type": "cancel"})).await;
+    socket.until_type("turn_complete").await;
+    let live = live.restarted().await;
+    let init = live.init(&session).await.to_string();
+    for text in ["It is [REDACTED].", "The key is [REDACTED], and", "Again: [REDACTED]"] {
+        assert!(init.contains(text), "{text}: {init}");
+    }
+    let events = live.get("/v1/audit/events?limit=1000").await.to_string();
+    for shown in [kept, question, init, events] {
+        assert!(!shown.contains("canary-of-one"), "{shown}");
     }
 }

@@ -10,10 +10,9 @@ use serde_json::value::RawValue;
 
 use super::lenient::text;
 
-/// Limits of one request: its parts, the options of a part, and the characters of a text.
+/// Limits of one request: its parts, and the options of a part. The gateway cuts the texts, after it has removed secrets.
 const MAX_ITEMS: usize = 16;
 const MAX_OPTIONS: usize = 32;
-const MAX_TEXT: usize = 4_000;
 /// The maximum number of patterns of a permission that are shown.
 const MAX_PATTERNS: usize = 8;
 
@@ -48,12 +47,12 @@ pub(super) fn question(id: &str, raw: Option<&RawValue>) -> Option<OpenQuestion>
         return None;
     }
     let choice = |choice: Choice<'_>| QuestionOption {
-        label: shorten(&choice.label),
-        description: shorten(&choice.description),
+        label: choice.label.into_owned(),
+        description: choice.description.into_owned(),
     };
     let questions = items.into_iter().map(|item| QuestionItem {
-        question: shorten(&item.question),
-        header: shorten(&item.header),
+        question: item.question.into_owned(),
+        header: item.header.into_owned(),
         // Without options, only a text of the person's own is an answer.
         custom: item.custom.unwrap_or(true) || item.options.is_empty(),
         options: item.options.into_iter().map(choice).collect(),
@@ -68,9 +67,9 @@ pub(super) fn permission(id: &str, name: &str, patterns: Option<&RawValue>) -> O
     if name.is_empty() {
         return None;
     }
-    let patterns: Vec<String> =
+    let mut shown: Vec<String> =
         patterns.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
-    let shown: Vec<String> = patterns.iter().take(MAX_PATTERNS).map(|pattern| shorten(pattern)).collect();
+    shown.truncate(MAX_PATTERNS);
     let subject = if shown.is_empty() { String::new() } else { format!(": {}", shown.join(", ")) };
     let option = |label: &str| {
         let description = match label {
@@ -81,8 +80,8 @@ pub(super) fn permission(id: &str, name: &str, patterns: Option<&RawValue>) -> O
         QuestionOption { label: label.to_owned(), description: description.to_owned() }
     };
     let item = QuestionItem {
-        question: format!("The agent asks for the permission \"{}\"{subject}", shorten(name)),
-        header: shorten(name),
+        question: format!("The agent asks for the permission \"{name}\"{subject}"),
+        header: name.to_owned(),
         options: PERMISSION_ANSWERS.into_iter().map(option).collect(),
         multiple: false,
         custom: false,
@@ -120,13 +119,6 @@ pub fn parse_pending(kind: QuestionKind, body: &[u8]) -> Result<Vec<PendingReque
     Ok(pending.collect())
 }
 
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(MAX_TEXT) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,9 +141,6 @@ mod tests {
             assert!(question("que_1", Some(&raw(text))).is_none(), "{text}");
         }
         assert!(question("que_1", None).is_none());
-        let long = format!(r#"[{{"question":"{}"}}]"#, "é".repeat(MAX_TEXT * 2));
-        let asked = question("que_1", Some(&raw(&long))).unwrap();
-        assert_eq!(asked.questions[0].question.chars().count(), MAX_TEXT + 1);
     }
 
     #[test]

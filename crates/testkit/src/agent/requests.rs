@@ -29,10 +29,10 @@ impl Turn {
         self.request("question.asked", id, &request);
     }
 
-    /// Asks for a permission, and waits.
-    pub fn ask_permission(&self, id: &str, permission: &str) {
+    /// Asks for a permission for what the pattern describes, and waits.
+    pub fn ask_permission(&self, id: &str, permission: &str, pattern: &str) {
         let request = json!({ "id": id, "sessionID": self.session, "permission": permission,
-            "patterns": ["echo hi"], "metadata": {}, "always": [] });
+            "patterns": [pattern], "metadata": {}, "always": [] });
         self.request("permission.asked", id, &request);
     }
 

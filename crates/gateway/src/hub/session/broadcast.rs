@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use gate::ToolScope;
-use ledger::Redactor;
 use proto::socket::{Message, ServerMessage, WireStatus};
 use store::{NewBatch, OpenTranscript, StoredMessage, TranscriptWrite};
 
@@ -12,7 +10,7 @@ use super::super::approvals::waiting_approvals;
 use super::super::feed::Feed;
 use super::super::frame::FrameText;
 use super::super::transcript::{OpenMessage, Transcript};
-use super::{End, Session, frame, millis};
+use super::{End, Session, frame, millis, redact};
 
 /// The number of sequence numbers reserved on disk at a time. A database crash may lose the end of the log; the next
 /// owner then continues after the reserved block, so that no number is used twice.
@@ -42,7 +40,13 @@ impl Session {
         if messages.is_empty() {
             return Ok(());
         }
-        let messages = Box::pin(self.without_secrets(messages)).await?;
+        let redactor = Box::pin(self.redactor_for(&messages)).await?;
+        let messages = match &redactor {
+            Some(redactor) => {
+                messages.into_iter().map(|message| redact::message(redactor, message)).collect()
+            }
+            None => messages,
+        };
         let first = self.stream.feed.head() + 1;
         let last = self.stream.feed.head() + i64::try_from(messages.len()).unwrap_or(i64::MAX);
         if last > self.stream.reserved {
@@ -50,7 +54,10 @@ impl Session {
             self.stream.reserved = last + BLOCK;
         }
         let lines = frame::numbered(&messages, first);
-        let finished = self.observe(first, &messages);
+        let mut finished = self.observe(first, &messages);
+        if let Some(redactor) = &redactor {
+            finished = finished.into_iter().map(|write| redact::write(redactor, write)).collect();
+        }
         let now = self.services.clock.now();
         if finished.is_empty() {
             self.services.store.append_events(&self.owner, first, last, lines.text(), now).await?;
@@ -63,19 +70,6 @@ impl Session {
         }
         self.stream.feed.publish(first, lines.into_frames());
         Ok(())
-    }
-
-    /// Removes the values of secrets that the session may use from what its tools were given and what they returned.
-    async fn without_secrets(&self, messages: Vec<ServerMessage>) -> Result<Vec<ServerMessage>, End> {
-        if !messages.iter().any(is_of_tool) {
-            return Ok(messages);
-        }
-        let scope = ToolScope { org: self.record.org_id, session: Some(self.record.id) };
-        let redactor = self.services.vault.redactor(scope).await.map_err(|error| {
-            tracing::error!(session = %self.record.id, %error, "what the agent's tools do cannot be shown");
-            End::Secrets
-        })?;
-        Ok(messages.into_iter().map(|message| redacted(&redactor, message)).collect())
     }
 
     /// Applies messages to the transcript and the counters. Returns the writes to the transcript table that follow from
@@ -101,17 +95,21 @@ impl Session {
 
     /// Saves the open messages as they are, marked as interrupted, because the agent will not complete them.
     pub(super) async fn interrupt(&mut self) -> Result<(), End> {
-        let cut: Vec<_> = self.stream.transcript.interrupt().iter().map(OpenMessage::to_stored).collect();
-        if cut.is_empty() {
+        if self.stream.transcript.open().is_empty() {
             return Ok(());
         }
+        let redactor = self.redactor().await?;
+        let cut = self.stream.transcript.interrupt();
+        let cut = cut.iter().map(|message| redact::stored(&redactor, message.to_stored())).collect();
         Ok(self.services.store.save_messages(&self.owner, self.stream.feed.head(), cut).await?)
     }
 
     /// Returns the open messages as they are. Whoever stores them stores them until they end and are saved again.
-    pub(super) fn open_transcript(&self) -> OpenTranscript {
-        let messages = self.stream.transcript.open().iter().map(OpenMessage::to_stored).collect();
-        OpenTranscript { seq: self.stream.transcript.settled(self.stream.feed.head()), messages }
+    pub(super) async fn open_transcript(&self) -> Result<OpenTranscript, End> {
+        let redactor = self.redactor().await?;
+        let open = self.stream.transcript.open().iter();
+        let messages = open.map(|message| redact::stored(&redactor, message.to_stored())).collect();
+        Ok(OpenTranscript { seq: self.stream.transcript.settled(self.stream.feed.head()), messages })
     }
 
     /// Frees what a long turn has left in memory, and prunes the log.
@@ -161,28 +159,4 @@ impl Session {
         };
         Some((frame::init(&init, seq, self.owner.epoch()), seq))
     }
-}
-
-/// Whether a message shows what a tool was given or returned.
-const fn is_of_tool(message: &ServerMessage) -> bool {
-    matches!(
-        message,
-        ServerMessage::ToolStart { .. } | ServerMessage::ToolMetadata { .. } | ServerMessage::ToolEnd { .. }
-    )
-}
-
-/// Only known secrets are removed: a text that looks like one is often the code that the agent works on.
-fn redacted(redactor: &Redactor, mut message: ServerMessage) -> ServerMessage {
-    match &mut message {
-        ServerMessage::ToolStart { args, .. } => *args = redactor.known_in_value(args),
-        ServerMessage::ToolEnd { result, .. } => *result = redactor.known_in_text(result),
-        ServerMessage::ToolMetadata { title, metadata, .. } => {
-            *title = title.as_deref().map(|title| redactor.known_in_text(title));
-            for value in metadata.iter_mut().flat_map(|fields| fields.values_mut()) {
-                *value = redactor.known_in_value(value);
-            }
-        }
-        _ => {}
-    }
-    message
 }

@@ -19,11 +19,13 @@ use super::questions::Questions;
 use super::queue::PromptQueue;
 use super::timer::Timer;
 use super::turn::Turn;
-use super::{Demand, End, Failures, Session, millis};
+use super::{Demand, End, Failures, Session, millis, redact};
 use crate::hub::HubServices;
 
 /// The number of bytes read from the log at a time.
 const PAGE: usize = 1024 * 1024;
+const SECRETS_UNREAD: StoreError =
+    StoreError::Refused("the secrets that a conversation must not show cannot be read");
 
 impl Session {
     /// Claims ownership of the session. From now on, writes of earlier owners are rejected.
@@ -105,6 +107,8 @@ impl Session {
             }
         }
         if !finished.is_empty() {
+            let redactor = self.redactor().await.map_err(|_| SECRETS_UNREAD)?;
+            let finished = finished.into_iter().map(|write| redact::write(&redactor, write)).collect();
             let settled = self.stream.transcript.settled(self.stream.feed.head());
             self.services.store.save_transcript(&self.owner, None, settled, finished).await?;
         }
@@ -156,8 +160,8 @@ impl Session {
         match self.interrupt().await {
             Err(End::Store(error)) => Err(error),
             Err(End::Fenced) => Err(StoreError::Fenced),
-            // Nothing that needs the secrets is broadcast here.
-            Ok(()) | Err(End::Idle | End::Deleted | End::Secrets) => Ok(()),
+            Err(End::Secrets) => Err(SECRETS_UNREAD),
+            Ok(()) | Err(End::Idle | End::Deleted) => Ok(()),
         }
     }
 }

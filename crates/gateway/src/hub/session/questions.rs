@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::super::command::{Answer, AnswerOutcome, PromptRequest};
 use super::phase::Phase;
 use super::timer::Timer;
-use super::{End, Session, millis};
+use super::{End, Session, millis, redact};
 
 /// The maximum number of open questions of a session. Further ones are rejected.
 const MAX_OPEN: usize = 32;
@@ -72,8 +72,9 @@ impl Questions {
 
 impl Session {
     /// Stores and broadcasts a question of the agent. One that nobody may answer is rejected at once.
-    pub(super) async fn ask(&mut self, question: OpenQuestion) -> Result<(), End> {
-        if let Some(reason) = self.denial(&question).await? {
+    pub(super) async fn ask(&mut self, asked: OpenQuestion) -> Result<(), End> {
+        let question = redact::question(&self.redactor().await?, asked.clone());
+        if let Some(reason) = self.denial(&asked, &question).await? {
             self.reject_request(question.question_id, question.kind);
             return self.broadcast(vec![ServerMessage::Error { message: reason }]).await;
         }
@@ -100,16 +101,22 @@ impl Session {
     }
 
     /// The reason why a question is not put to people: policy denies the permission, or too many are open.
-    async fn denial(&self, question: &OpenQuestion) -> Result<Option<String>, End> {
+    async fn denial(&self, asked: &OpenQuestion, shown: &OpenQuestion) -> Result<Option<String>, End> {
         if self.questions.open.len() >= MAX_OPEN {
             return Ok(Some(format!(
                 "The agent asked more than {MAX_OPEN} questions at once; one was rejected."
             )));
         }
-        if question.kind == QuestionKind::Question {
+        if asked.kind == QuestionKind::Question {
             return Ok(None);
         }
-        let name = question.questions.first().map(|item| item.header.as_str()).unwrap_or_default();
+        let name = shown.questions.first().map(|item| item.header.as_str()).unwrap_or_default();
+        // The ledger would keep the name forever, and policy cannot judge a part of it.
+        if asked.questions.first().is_some_and(|item| item.header != name) {
+            return Ok(Some(format!(
+                "The agent asked for the permission \"{name}\", which no policy can name."
+            )));
+        }
         let denied = self.services.gate.judge_agent_permission(&self.record, name).await?;
         Ok(denied.map(|reason| {
             format!("The agent asked for the permission \"{name}\", and policy denies it: {reason}")

@@ -29,7 +29,10 @@ impl Session {
     /// titles without end.
     pub(super) async fn set_model_title(&mut self, title: &str) -> Result<(), End> {
         let is_wanted = matches!(self.record.title_source, None | Some(TitleSource::Prompt));
-        match one_line(title).filter(|_| is_wanted) {
+        if !is_wanted {
+            return Ok(());
+        }
+        match one_line(&self.redactor().await?.known_in_text(title)) {
             Some(title) => self.store_title(title, TitleSource::Model).await,
             None => Ok(()),
         }
