@@ -1,17 +1,18 @@
 //! Action modes: of organizations and automations.
 
 use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp};
-use proto::{ActionMode, OrgId};
+use proto::{ActionMode, AutomationId, OrgId};
 use serde_json::{Value, json};
 use store::{Change, GateWrite, NewEvent, OrgActionMode, Store, StoreError, Written};
 
 use crate::backend::{Backend, on_both};
-use crate::world::{at, org, session};
+use crate::world::{at, id, org, session};
 
 on_both! {
     a_mode_belongs_to_one_organization_and_the_last_change_wins
     a_mode_with_conditions_is_returned_as_it_was_set_until_it_is_removed
     modes_of_an_automation_are_returned_beside_those_of_its_organization
+    concurrent_changes_of_an_automations_modes_lose_none
 }
 
 const KEY: &str = "tools:weather.set";
@@ -91,18 +92,40 @@ async fn a_mode_with_conditions_is_returned_as_it_was_set_until_it_is_removed(b:
     assert_eq!(b.store.ledger_size().await.unwrap(), 2, "what failed is not recorded");
 }
 
-async fn modes_of_an_automation_are_returned_beside_those_of_its_organization(b: &Backend) {
-    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
-    let (started, alone) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
-    let mut raw = b.raw().await;
+/// Creates an automation of the first organization that denies one action.
+async fn automation(b: &Backend) -> AutomationId {
     let automation = "INSERT INTO automations (id, org_id, name, instructions, enabled, action_modes, created_at,
         updated_at) VALUES (#80, #1, 'a', '', true, '{\"tools:weather.set\":\"deny\"}', '2025-06-15T00:00:00Z',
         '2025-06-15T00:00:00Z')";
-    raw.execute(automation).await.unwrap();
+    b.raw().await.execute(automation).await.unwrap();
+    id(80)
+}
+
+async fn modes_of_an_automation_are_returned_beside_those_of_its_organization(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let (started, alone) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
+    automation(b).await;
+    let mut raw = b.raw().await;
     raw.execute("UPDATE sessions SET automation_id = #80 WHERE id = #40").await.unwrap();
     let found = b.store.action_modes_for(one, Some(started), KEY).await.unwrap();
     assert_eq!(found.automation.unwrap().get(KEY), Some(&json!("deny")));
     assert_eq!(b.store.action_modes_for(one, Some(alone), KEY).await.unwrap().automation, None);
     let foreign = b.store.action_modes_for(two, Some(started), KEY).await.unwrap();
     assert_eq!(foreign.automation, None, "a session of another organization");
+}
+
+async fn concurrent_changes_of_an_automations_modes_lose_none(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let automation = automation(b).await;
+    let changes = (0..16).map(|number| async move {
+        let event = policy_change(&format!("evt_{number}"));
+        let store = b.store.recorded(NewEvent { org: Some(one), event });
+        let mode = (number > 0).then(|| json!("allow"));
+        let key = if number > 0 { format!("tools:action.{number}") } else { KEY.to_owned() };
+        store.set_automation_mode(one, automation, &key, mode).await.unwrap();
+    });
+    futures_util::future::join_all(changes).await;
+    let modes = b.store.automation_modes(one, automation).await.unwrap().unwrap();
+    let expected: Vec<_> = (1..16).map(|number| format!("tools:action.{number}")).collect();
+    assert!(modes.len() == 15 && expected.iter().all(|key| modes[key] == "allow"), "{modes:?}");
 }
