@@ -183,5 +183,4 @@ fn is_true(value: &Value) -> bool {
 }
 
 #[cfg(test)]
-#[path = "jwt_tests.rs"]
 mod tests;

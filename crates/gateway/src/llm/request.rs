@@ -209,5 +209,4 @@ struct ReadableFields {
 }
 
 #[cfg(test)]
-#[path = "request_tests.rs"]
 mod tests;

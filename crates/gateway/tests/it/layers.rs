@@ -1,9 +1,13 @@
-//! Checks that dependencies inside the gateway point one way: a module names only modules of lower layers.
+//! Checks that dependencies inside the gateway point one way: a module depends only on modules of lower layers.
 
-use std::collections::BTreeSet;
+mod root_paths;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The layers from top to bottom. Modules of one layer do not name each other.
+use root_paths::{exports, names_below_root};
+
+/// The layers from top to bottom. Modules of one layer do not depend on each other.
 const LAYERS: [&[&str]; 14] = [
     &["boot"],
     &["edge", "app"],
@@ -44,60 +48,38 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The top-level modules that a source text names: `crate::name`, `crate::{name, …}`, and `app` for re-exports in
-/// `lib.rs`.
-fn named(text: &str) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for after in text.split("crate::").skip(1) {
-        let mut depth = 0;
-        let mut starts = vec![0];
-        if after.starts_with('{') {
-            starts.clear();
-            for (at, char) in after.char_indices() {
-                match char {
-                    '{' if depth == 0 => starts.push(at + 1),
-                    ',' if depth == 1 => starts.push(at + 1),
-                    _ => {}
-                }
-                depth += i32::from(char == '{') - i32::from(char == '}');
-                if depth == 0 {
-                    break;
-                }
-            }
-        }
-        for start in starts {
-            let name: String = after[start..]
-                .trim_start()
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || *c == '_')
-                .collect();
-            let is_type = name.starts_with(char::is_uppercase);
-            names.insert(if is_type { "app".to_owned() } else { name });
-        }
-    }
-    names
+/// The top-level module that a name below the crate's root belongs to: itself, or the module that `lib.rs` exports it
+/// from.
+fn module_of(name: &str, exports: &BTreeMap<String, String>) -> Option<String> {
+    let module = exports.get(name).map_or(name, String::as_str);
+    layer(module).map(|_| module.to_owned())
 }
 
-/// All pairs of modules in which the first names the second.
+/// All pairs of modules in which the first depends on the second.
 fn edges() -> BTreeSet<(String, String)> {
+    let exports = exports(&std::fs::read_to_string(sources().join("lib.rs")).unwrap());
     let mut files = Vec::new();
     rust_files(&sources(), &mut files);
     let mut edges = BTreeSet::new();
     for file in files {
-        let place = file.strip_prefix(sources()).unwrap();
-        let module = place.components().next().unwrap().as_os_str().to_str().unwrap();
-        let module = module.trim_end_matches(".rs").to_owned();
+        let path = file.strip_prefix(sources()).unwrap().with_extension("");
+        let module = path.iter().next().unwrap().to_str().unwrap().to_owned();
         if module == "lib" {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
-        edges.extend(named(&text).into_iter().map(|name| (module.clone(), name)));
+        assert!(!text.contains("#[path"), "{}: a module must be where its name says", file.display());
+        for name in names_below_root(&text, path.iter().count()) {
+            let target = module_of(&name, &exports);
+            let target = target.unwrap_or_else(|| panic!("{}: crate::{name} is in no layer", file.display()));
+            edges.insert((module.clone(), target));
+        }
     }
-    edges.into_iter().filter(|(from, to)| from != to && layer(to).is_some()).collect()
+    edges.into_iter().filter(|(from, to)| from != to).collect()
 }
 
-/// The files of a module that name a crate.
-fn files_that_name(module: &str, name: &str) -> Vec<PathBuf> {
+/// The files of a module that use a crate.
+fn files_that_use(module: &str, name: &str) -> Vec<PathBuf> {
     files_with(module, &format!("{name}::"))
 }
 
@@ -134,43 +116,81 @@ fn dependencies_point_down() {
     let known: BTreeSet<(String, String)> =
         EXCEPTIONS.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect();
     let new: Vec<_> = upward.difference(&known).collect();
-    assert!(new.is_empty(), "these modules name one of their own layer or above it: {new:?}");
+    assert!(new.is_empty(), "these modules depend on one of their own layer or above it: {new:?}");
     let gone: Vec<_> = known.difference(&upward).collect();
     assert!(gone.is_empty(), "these exceptions are not needed any more: {gone:?}");
 }
 
 /// Everything but `edge` and `boot` receives what it needs, so that the signature of a function says what it can reach.
 #[test]
-fn only_edge_and_boot_name_the_state_of_all_parts() {
+fn only_edge_and_boot_depend_on_the_state_of_all_parts() {
     let layers = LAYERS.iter().copied().flatten().filter(|module| !["boot", "edge", "app"].contains(module));
     for module in layers {
         assert_eq!(files_with(module, "AppState"), Vec::<PathBuf>::new(), "{module}");
     }
-    assert_eq!(files_with("boot", "AppState").len(), 1, "the check finds a name that is used");
+    assert_eq!(files_with("boot", "AppState").len(), 1, "the check finds a type that is used");
 }
 
 /// Live sessions know nothing of HTTP, so that other callers than requests and sockets can use them.
 #[test]
-fn hub_does_not_name_axum() {
-    assert_eq!(files_that_name("hub", "axum"), Vec::<PathBuf>::new());
-    assert!(!files_that_name("edge", "axum").is_empty(), "the check finds a crate that is named");
+fn hub_does_not_use_axum() {
+    assert_eq!(files_that_use("hub", "axum"), Vec::<PathBuf>::new());
+    assert!(!files_that_use("edge", "axum").is_empty(), "the check finds a crate that is used");
 }
 
 /// A second type of agent needs no change in the gateway: `boot` chooses the type, and nothing else knows OpenCode.
 #[test]
-fn only_boot_names_opencode() {
+fn only_boot_uses_opencode() {
     let modules = LAYERS.iter().copied().flatten().filter(|module| **module != "boot");
     for module in modules {
-        assert_eq!(files_that_name(module, "opencode"), Vec::<PathBuf>::new(), "{module}");
+        assert_eq!(files_that_use(module, "opencode"), Vec::<PathBuf>::new(), "{module}");
     }
-    assert_eq!(files_that_name("boot", "opencode").len(), 1, "the check finds a crate that is named");
+    assert_eq!(files_that_use("boot", "opencode").len(), 1, "the check finds a crate that is used");
 }
 
 #[test]
 fn an_upward_dependency_is_found_however_it_is_written() {
-    for text in ["use crate::hub::Hub;", "crate::hub::Hub::new()", "use crate::{git::{A, B}, hub::Hub};"] {
-        assert!(named(text).contains("hub"), "{text}");
+    let in_a_file_of_a_module = [
+        "use crate::hub::Hub;",
+        "fn f() { crate::hub::Hub::new() }",
+        "use crate::{git::{A, B}, hub::Hub};",
+        "use crate\n::hub::Hub;",
+        "use super::super::hub::Hub;",
+        "use super::super::{git::{A, B}, hub};",
+        "use super::{A, super::hub::Hub};",
+        "use self::super::super::hub::Hub;",
+        "mod tests { use super::super::super::hub; }",
+        "fn f() { json!({ \"a\": [super::super::hub::A] }) }",
+    ];
+    for text in in_a_file_of_a_module {
+        assert!(names_below_root(text, 2).contains("hub"), "{text}");
     }
-    assert!(named("use crate::AppState;").contains("app"));
-    assert!(!named("use crate::config;").contains("hub"));
+    assert!(names_below_root("use super::hub::Hub;", 1).contains("hub"), "a top-level module");
+    for text in [
+        "/// See [`crate::hub`].\nstruct A;",
+        "use super::hub;",
+        "mod tests { use super::super::hub; }",
+        "pub(crate) struct A;",
+    ] {
+        assert_eq!(names_below_root(text, 2), BTreeSet::new(), "{text}");
+    }
+}
+
+#[test]
+fn an_exported_name_belongs_to_the_module_that_it_comes_from() {
+    let exports =
+        exports("pub mod hub;\npub use app::App;\npub use sources::{document as tools, known_tool};");
+    let module = |name| module_of(name, &exports);
+    assert_eq!(module("App").unwrap(), "app");
+    assert_eq!(module("tools").unwrap(), "sources");
+    assert_eq!(module("known_tool").unwrap(), "sources");
+    assert_eq!(module("hub").unwrap(), "hub");
+    for unknown in ["Hub", "document", "*", "self"] {
+        assert_eq!(module(unknown), None, "{unknown}");
+    }
+    for (text, unknown) in
+        [("use crate::*;", "*"), ("use crate::{self};", "self"), ("use crate as c;", "crate")]
+    {
+        assert_eq!(names_below_root(text, 1), BTreeSet::from([unknown.to_owned()]), "{text}");
+    }
 }
