@@ -1,8 +1,12 @@
 //! Actions: the catalog and the guides of a session, invocations and their approval.
 
+use std::time::Duration;
+
+use clock::Clock;
 use proto::{Role, SessionId};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
+use testkit::Plan;
 
 use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
@@ -190,6 +194,62 @@ async fn a_request_that_is_overdue_or_stricter_by_now_is_not_executed() {
         assert_eq!((status, &body["error"]), (410, &json!("Invocation has expired")));
     }
     assert_eq!(world.effects(), 0);
+}
+
+#[tokio::test]
+async fn an_action_that_fails_or_answers_too_late_says_so_and_is_not_repeated() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        world.effects.plan_next(Plan { delay: Duration::from_secs(5), ..Plan::default() });
+        let (status, body) = invoke(&world, &token, own, "effect.read", json!({})).await;
+        assert_eq!((status, &body["code"]), (502, &json!("action_failed")), "{body}");
+        let late = "Action failed: the tool did not answer in time: whether it took effect is unknown";
+        assert_eq!(body["error"], late);
+        world.effects.plan_next(Plan { status: 500, ..Plan::default() });
+        let path = request(&world, &token, own).await;
+        let (status, body) = decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await;
+        assert_eq!((status, &body["code"]), (502, &json!("action_failed")), "{body}");
+        assert_eq!(body["error"], "Action failed: the tool answered 500");
+        let failed = get(&world, &token, &path).await.1["invocation"].clone();
+        let shown = [&failed["status"], &failed["error"], &failed["result"], &failed["deniedReason"]];
+        assert_eq!(shown, [&json!("failed"), &json!("the tool answered 500"), &Value::Null, &Value::Null]);
+        assert_eq!(failed["approvedBy"], json!(world.team.id(Role::Owner)));
+        let again = decide(&world, world.team.token(Role::Owner), &format!("{path}/approve")).await;
+        let expected = json!("Cannot approve invocation in status: failed");
+        assert_eq!((again.0, &again.1["error"], world.effects()), (409, &expected, 2));
+        verify(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_denied_request_names_who_denied_it_and_an_expired_one_nobody() {
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        let clock = Clock::manual(Clock::system().now());
+        let world = World::on(setup.clock(&clock)).await;
+        let (own, token) = agent(&world).await;
+        let owner = world.team.token(Role::Owner);
+        let (denied, expired) = (request(&world, &token, own).await, request(&world, &token, own).await);
+        assert_eq!(decide(&world, owner, &format!("{denied}/deny")).await.0, 200);
+        clock.advance(Duration::from_mins(5));
+        for (path, status, reason, by, answer) in [
+            (
+                &denied,
+                "denied",
+                json!("denied"),
+                json!(world.team.id(Role::Owner)),
+                (409, "conflict", "Cannot approve invocation in status: denied"),
+            ),
+            (&expired, "expired", Value::Null, Value::Null, (410, "expired", "Invocation has expired")),
+        ] {
+            let found = get(&world, &token, path).await.1["invocation"].clone();
+            let shown = [&found["status"], &found["deniedReason"], &found["approvedBy"], &found["error"]];
+            assert_eq!(shown, [&json!(status), &reason, &by, &Value::Null], "{found}");
+            let (status, body) = decide(&world, owner, &format!("{path}/approve")).await;
+            let (code, error) = (body["code"].as_str().unwrap(), body["error"].as_str().unwrap());
+            assert_eq!((status, code, error), answer);
+        }
+        assert_eq!(world.effects(), 0);
+    }
 }
 
 #[tokio::test]

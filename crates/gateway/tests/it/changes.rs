@@ -6,6 +6,7 @@ use store::NewSession;
 
 use crate::actions::{agent, invoke};
 use crate::harness::{Running, Setup, client, within};
+use crate::inbox::{UNANSWERED, ask, run_after};
 use crate::people::{OrgOf3, api_key, sandbox_token, service_token, some_uuid};
 use crate::world::World;
 
@@ -74,6 +75,8 @@ async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
         let app = world.gateway.app.clone();
         let other = OrgOf3::new(&app).await;
         let waits = invoke(&world, &token, own, "effect.open", json!({})).await.1;
+        let ((asking, _), (ended, _)) = (agent(&world).await, agent(&world).await);
+        let run = run_after(&world, Some(ended), &UNANSWERED).await.to_string();
         let World { gateway, team, token: service, effects: _effects } = world;
         let running = gateway.serve();
         let mut member = Stream::open(&running, team.token(Role::Member)).await;
@@ -103,7 +106,28 @@ async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
         let deny = client().post(running.url(&format!("/v1/invocations/{gone}/deny")));
         let denied = within(deny.bearer_auth(team.token(Role::Owner)).send()).await.unwrap();
         assert_eq!(denied.status().as_u16(), 200);
-        member.until(gone).await;
+        for stream in [&mut member, &mut service] {
+            stream.until(gone).await;
+        }
+        ask(&app, asking).await;
+        let entry = json!([{"type": "question", "id": "que.1", "sessionId": asking}]);
+        for stream in [&mut member, &mut service] {
+            assert_eq!(stream.until("que.1").await["inbox"], entry);
+        }
+        // A run that needs a human belongs to members only.
+        let resolve = client().post(running.url(&format!("/v1/automation-runs/{run}/resolve")));
+        let resolve = resolve.bearer_auth(team.token(Role::Member)).json(&json!({"outcome": "failed"}));
+        assert_eq!(within(resolve.send()).await.unwrap().status().as_u16(), 200);
+        let entry = json!([{"type": "run", "id": run, "sessionId": ended}]);
+        assert_eq!(member.until(&run).await["inbox"], entry);
+        let made = new_session(&app, team.org).await.to_string();
+        loop {
+            let (_, seen) = service.next().await.unwrap();
+            assert!(!seen["inbox"].to_string().contains(&run), "{seen}");
+            if seen.to_string().contains(&made) {
+                break;
+            }
+        }
 
         // The other organization has seen nothing of this: its own change is the first.
         let theirs = new_session(&app, other.org).await;

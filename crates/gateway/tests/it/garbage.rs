@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::call::Answer;
 use crate::document::{Operation, operations};
 use crate::harness::{Setup, TestGateway};
-use crate::people::{OrgOf3, some_uuid};
+use crate::people::{OrgOf3, sandbox_token, some_uuid};
 
 const LIMIT: usize = 4096;
 
@@ -68,16 +68,20 @@ async fn oversized_bodies_are_413_with_or_without_a_content_length() {
     let gateway = Setup::sqlite().set("PROLIFERATE_MAX_BODY_BYTES", &LIMIT.to_string()).start().await;
     let team = OrgOf3::new(&gateway.app).await;
     // Use an existing session: for a missing one, no route reads the body.
-    let session = crate::people::session(&gateway.app, team.org).await.to_string();
+    let own = crate::people::session(&gateway.app, team.org).await;
+    let session = own.to_string();
     let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
-    // The model proxy, prompts and files have their own limits. Only a sandbox may send an invocation, and people have no
-    // access to `/mcp`, whose limit has a test of its own.
-    let others = ["/{id}/message", "/files/content", "/actions/invoke", "/mcp"];
+    // The model proxy, prompts and files have their own limits. People have no access to `/mcp`, whose limit has a test of
+    // its own.
+    let others = ["/{id}/message", "/files/content", "/mcp"];
+    let sandbox = sandbox_token(&gateway.app, own).await;
     let usual = |name: &str| !name.contains("/llm/") && !others.iter().any(|other| name.ends_with(other));
     for operation in operations(&gateway).await.into_iter().filter(|o| o.takes_body && usual(&o.name())) {
         let path = operation.at(&session);
-        let call =
-            || gateway.call(&operation.method, &path).bearer(team.token(Role::Owner)).body(value.clone());
+        // Only a sandbox may send an invocation.
+        let by_sandbox = operation.name().ends_with("/actions/invoke");
+        let token = if by_sandbox { &sandbox } else { team.token(Role::Owner) };
+        let call = || gateway.call(&operation.method, &path).bearer(token).body(value.clone());
         let told = call().header("content-length", value.len().to_string()).send().await;
         let untold = call().send().await;
         assert_eq!((told.status, untold.status), (413, 413), "{}", operation.name());

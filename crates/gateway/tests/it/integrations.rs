@@ -233,6 +233,13 @@ async fn a_session_uses_the_integrations_that_it_is_connected_to() {
             let change = world.gateway.call("PATCH", &path).json(&json!({"status": status}));
             assert_eq!(change.bearer(world.owner()).status().await, 200);
             assert_eq!(world.catalog(all).await, left);
+            world.vendor.answer([VendorAnswer::json(200, json!({"data": {}}))]);
+            let token = sandbox_token(&world.gateway.app, all).await;
+            let body = json!({"integration": "linear", "action": "list_issues"});
+            let invoked = world.gateway.post(&format!("/proliferate/{all}/actions/invoke"), &body);
+            let invoked = invoked.bearer(&token).send().await;
+            let expected = if status == "active" { (200, 1) } else { (404, 0) };
+            assert_eq!((invoked.status, world.vendor.take().len()), expected, "{}", invoked.text());
         }
         assert_eq!(world.gateway.call("DELETE", &path).bearer(world.owner()).status().await, 200);
         assert_eq!(world.catalog(all).await, ["slack"]);

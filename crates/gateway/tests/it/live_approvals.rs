@@ -5,7 +5,7 @@ use std::time::Duration;
 use clock::Clock;
 use proto::{InvocationStatus, Role, RunStatus};
 use serde_json::{Value, json};
-use testkit::EffectRecorder;
+use testkit::{EffectRecorder, Plan};
 
 use crate::harness::{Setup, within};
 use crate::live::{Live, On, id, is_status, of_type, on_both};
@@ -15,6 +15,7 @@ use crate::world::tools;
 on_both! {
     init_carries_the_requests_that_wait
     everybody_who_watches_learns_of_a_request_and_of_what_became_of_it
+    an_approved_action_that_fails_is_completed_as_failed
     a_request_that_nobody_decides_ends_as_expired
 }
 
@@ -116,6 +117,21 @@ async fn everybody_who_watches_learns_of_a_request_and_of_what_became_of_it(on: 
         seen.push([requests[0].clone(), requests[1].clone(), completed, result]);
     }
     assert_eq!(seen[0], seen[1], "everybody sees the same");
+}
+
+async fn an_approved_action_that_fails_is_completed_as_failed(on: On) {
+    let (live, admin, effects) = acting(on.setup().await).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    let token = sandbox_token(&live.app, id(&session)).await;
+    let failing = request(&live, &session, &token, json!({})).await;
+    effects.plan_next(Plan { status: 500, ..Plan::default() });
+    let (status, answer) = decide(&live, &admin, &failing, "approve").await;
+    assert_eq!((status, &answer["code"]), (502, &json!("action_failed")), "{answer}");
+    let completed = socket.until_type("action_completed").await.pop().unwrap();
+    let expected = json!({"invocationId": failing, "status": "failed", "error": "the tool answered 500"});
+    assert_eq!(completed["payload"], expected);
+    assert_eq!(approvals(&live, &session).await, Value::Null, "it waits no more");
 }
 
 async fn a_request_that_nobody_decides_ends_as_expired(on: On) {

@@ -9,10 +9,10 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use parking_lot::Mutex;
-use proto::{AutomationRunId, Role};
+use proto::Role;
 use serde_json::{Value, json};
 use sha2::Sha256;
-use store::{Advanced, RunAdvance, RunStep};
+use store::RunStep;
 use testkit::EffectRecorder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use crate::actions::{agent, invoke};
 use crate::call::Answer;
 use crate::harness::{Running, Setup, within};
-use crate::inbox::ask;
+use crate::inbox::{ask, run_after};
 use crate::model_proxy::serve;
-use crate::people::{OrgOf3, service_token, some_uuid};
+use crate::people::{OrgOf3, service_token};
 use crate::world::{World, tools};
 
 const SECRET: &str = "0123456789abcdef-notification-canary";
@@ -104,29 +104,6 @@ async fn report_to(world: &World, receiver: &Receiver) {
     assert!(!set.text().contains("canary"), "{}", set.text());
 }
 
-/// A run of an automation that could not start.
-async fn failed_run(world: &World) -> AutomationRunId {
-    let body = json!({"name": "Nightly <check>", "instructions": "canary of the instructions"});
-    let made = admin(world, "POST", "/v1/automations", &body).await.json();
-    let path = format!("/v1/automations/{}/runs", made["id"].as_str().unwrap());
-    let started = admin(world, "POST", &path, &json!({})).await;
-    assert!(started.status < 300, "{}", started.text());
-    let run = started.json()["id"].as_str().unwrap().parse().unwrap();
-    let app = &world.gateway.app;
-    let advance = RunAdvance {
-        org_id: world.team.org,
-        run_id: run,
-        step: RunStep::CannotStart,
-        session_id: None,
-        reason: Some("canary of the reason".to_owned()),
-        actor: "test".to_owned(),
-        outbox_id: some_uuid(),
-        at: app.clock.now(),
-    };
-    assert!(matches!(app.store.advance_run(advance).await.unwrap(), Advanced::To(_)));
-    run
-}
-
 /// Asks the running gateway as an admin.
 async fn over_http(running: &Running, team: &OrgOf3, method: &str, path: &str) -> Value {
     let request = crate::harness::client().request(method.parse().unwrap(), running.url(path));
@@ -143,10 +120,10 @@ async fn what_waits_is_reported_once_signed_and_without_arguments() {
         assert_eq!(early.0, 202);
         let (asking, _) = agent(&world).await;
         report_to(&world, &receiver).await;
-        ask(&world, asking).await;
+        ask(&world.gateway.app, asking).await;
         let (status, waiting) = invoke(&world, &token, own, "effect.open", json!({"note": "canary-1"})).await;
         assert_eq!(status, 202, "{waiting}");
-        let run = failed_run(&world).await;
+        let run = run_after(&world, None, &[RunStep::CannotStart]).await;
         let World { gateway, team, .. } = world;
         let running = gateway.serve();
 

@@ -71,7 +71,9 @@ async fn a_silent_server_times_out() {
         _ => ordinary(request),
     })
     .await;
-    let limits = Limits { list: Duration::from_secs(1), ..Limits::default() };
+    let usual = Limits::default();
+    assert_eq!((usual.list, usual.call), (Duration::from_secs(15), Duration::from_secs(30)));
+    let limits = Limits { list: Duration::from_secs(1), ..usual };
     let listing = mcp::list_tools(&Everywhere, &server.url, &Auth::None, limits).await;
     assert!(matches!(listing, Err(Problem::Timeout | Problem::Broken)), "{listing:?}");
 }
