@@ -1,13 +1,13 @@
 //! Actions in real sandboxes: the command line that agents use, and people who approve.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 use testkit::{EffectRecorder, Plan};
 
 use crate::gate::{dead, with_tools};
-use crate::harness::Machine;
+use crate::harness::{Machine, ended};
 use crate::live::Real;
 use crate::live_environment::running;
 
@@ -74,6 +74,18 @@ impl Acting {
         );
         let named = said.split_once("actions wait ").and_then(|(_, rest)| rest.split_once('`'));
         named.unwrap_or_else(|| panic!("{said}")).0.to_owned()
+    }
+
+    /// Has the agent request a write and wait for its result, in a process that runs on while the gateway restarts.
+    fn agent_that_waits(&self) -> Child {
+        let command = ["sandbox", "exec", &self.real.session, "--", "sh", "-c", WRITE];
+        let mut command = self.real.machine.command(&command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn approve(&self, id: &str) {
+        let done = self.real.machine.run(&["approvals", "approve", id]);
+        assert!(done.code == 0 && done.out.starts_with("executed"), "{} {}", done.out, done.err);
     }
 }
 
@@ -301,4 +313,40 @@ fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it(
         assert!(again.code == 1 && again.err.contains("in status: unknown"), "{}", again.err);
         assert_eq!(acting.effects.all().len(), effects, "{point:?}: it was executed again");
     }
+}
+
+#[test]
+fn a_call_still_waits_after_the_gateway_was_killed_and_an_approval_executes_it_once() {
+    let mut acting = Acting::start();
+    acting.real.new_session(&json!({}));
+    drop(running(&acting.real));
+    // After the request is on disk, and before the agent and the people who watch are told.
+    acting.real.restart_with(&[("FAILPOINTS", "gate-waiting=return")]);
+    let socket = running(&acting.real);
+    let (_, err, code) = acting.run(WRITE);
+    assert!(err.contains("`proliferate actions history` shows it") && code == "1", "{err} {code}");
+    dead(acting.real.server.take().unwrap());
+    drop(socket);
+    acting.real.server = Some(acting.real.machine.serve());
+    let mut socket = acting.real.watch("");
+    let id = acting.waiting();
+    let shown = socket.until_type("init").pop().unwrap()["payload"]["approvals"].clone();
+    assert_eq!(shown[0]["invocationId"], id, "{shown}");
+    assert!(acting.effects.all().is_empty(), "nobody has approved it yet");
+    acting.approve(&id);
+    let (out, err, code) = acting.run(&format!("proliferate actions wait {id}"));
+    assert!(serde_json::from_str::<Value>(&out).is_ok() && code == "0", "{out} {err}");
+
+    let agent = acting.agent_that_waits();
+    let id = acting.waiting();
+    drop(socket);
+    acting.real.kill_and_start();
+    let _socket = running(&acting.real);
+    assert_eq!((acting.waiting(), acting.effects.all().len()), (id.clone(), 1));
+    acting.approve(&id);
+    let agent = ended(&agent.wait_with_output().unwrap());
+    assert!(serde_json::from_str::<Value>(&agent.out).is_ok() && agent.code == 0, "{}", agent.err);
+    let again = acting.real.machine.run(&["approvals", "approve", &id]);
+    assert!(again.code == 1 && again.err.contains("in status: completed"), "{}", again.err);
+    assert_eq!(acting.effects.all().len(), 2, "each was executed once");
 }

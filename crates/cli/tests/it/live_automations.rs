@@ -250,11 +250,16 @@ fn a_run_that_is_never_completed_times_out() {
     let ended = world.until(&run, &["timed_out", "failed"]);
     assert_eq!((&ended["status"], &ended["completion"]), (&json!("timed_out"), &Value::Null), "{ended}");
     world.until_session(running["sessionId"].as_str().unwrap(), "stopped");
-    let resolved = world.real.post(
-        &format!("/v1/automation-runs/{run}/resolve"),
-        &json!({"outcome": "succeeded", "comment": "done by hand"}),
-    );
-    assert_eq!(resolved["status"], "succeeded");
+    let machine = &world.real.machine;
+    let resolve = |outcome: &str| machine.run(&["runs", "resolve", &run[..13], outcome, "--json"]);
+    let wrong = resolve("finished");
+    assert!(wrong.code == 2 && wrong.err.contains("succeeded"), "{}", wrong.err);
+    let by_hand = ["runs", "resolve", &run, "succeeded", "--comment", "done by hand"];
+    let resolved = machine.json(&by_hand);
+    assert_eq!((&resolved["id"], &resolved["status"]), (&json!(run), &json!("succeeded")), "{resolved}");
+    let last = world.run(&run)["events"].as_array().unwrap().last().unwrap().clone();
+    assert!(last.to_string().contains("done by hand"), "{last}");
+    assert_eq!(resolve("failed").code, 1, "it is settled");
 }
 
 #[test]

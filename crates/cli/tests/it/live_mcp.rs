@@ -1,5 +1,5 @@
-//! The real agent uses actions as tools of the gateway's MCP server: it lists and calls them, and fetches the result of a
-//! call that a person approved.
+//! The real agent uses actions, as tools of the gateway's MCP server and with the command line in its sandbox: it lists and
+//! calls them, and gets the result of a call that a person approved.
 
 use serde_json::{Value, json};
 
@@ -99,4 +99,52 @@ fn an_agent_from_the_pool_gets_the_actions_of_its_session() {
     acting.real.new_session(&json!({}));
     let read = said(&mut acting.real.watch(""), "read it");
     assert!(read.contains("It said:") && acting.effects.all().len() == 1, "{read}");
+}
+
+/// A model that runs this command in its shell for a prompt.
+fn shell(prompt: &'static str, command: &str) -> (&'static str, String, Value) {
+    (prompt, "bash".to_owned(), json!({"command": command, "description": "Acts"}))
+}
+
+#[test]
+fn the_agent_uses_the_command_line_and_gets_the_result_of_what_a_person_approved() {
+    let run = |action: &str| {
+        let command = format!("proliferate actions run --integration tools --action {action}");
+        format!("{command} --params '{{\"note\":\"from the shell\"}}'; echo code=$?")
+    };
+    let more = [
+        shell("list them", "proliferate actions list --plain"),
+        shell("look it up", &run("effect.read")),
+        shell("change it", &run("effect.write")),
+        shell("drop it", &run("effect.drop")),
+    ];
+    let mut acting = Acting::scripted(&with_script(&more), ("WARM_POOL_SIZE", "0"));
+    acting.real.new_session(&json!({}));
+    let mut socket = acting.real.watch("");
+    let listed = said(&mut socket, "list them");
+    for action in ["effect.read [read, allow]", "effect.write [write, require_approval]"] {
+        assert!(listed.contains(action), "{listed}");
+    }
+    let read = said(&mut socket, "look it up");
+    assert!(read.contains("code=0") && acting.effects.count("read") == 1, "{read}");
+    let mut changed = |act: &str| {
+        socket.prompt("change it");
+        let waits = socket.until_type("action_approval_request").pop().unwrap();
+        let id = waits["payload"]["invocationId"].as_str().unwrap();
+        acting.real.machine.json(&["approvals", act, id]);
+        let frames = socket.until_type("turn_complete");
+        assert_eq!(outcome(&frames), "ok", "{frames:?}");
+        tokens(&frames)
+    };
+    let approved = changed("approve");
+    assert!(approved.contains("Waiting for approval...") && approved.contains("code=0"), "{approved}");
+    let effect = acting.effects.all().pop().unwrap();
+    assert!(effect.key == "write" && effect.body.to_string().contains("from the shell"), "{effect:?}");
+    assert!(approved.contains("\"count\""), "the answer of the tool: {approved}");
+    let denied = changed("deny");
+    let says = "Error: Action denied: a person denied it";
+    assert!(denied.contains(says) && denied.contains("code=1"), "{denied}");
+    let dropped = said(&mut socket, "drop it");
+    assert!(dropped.contains("Error: Action denied: the mode of the tool is deny"), "{dropped}");
+    assert!(dropped.contains("code=1") && acting.effects.all().len() == 2, "{dropped}");
 }

@@ -214,3 +214,25 @@ fn the_model_can_be_changed_between_prompts_also_to_another_api() {
         refused.err
     );
 }
+
+/// The agent asks its model for a title beside its first answer, and is refused both.
+#[test]
+fn a_session_whose_budget_is_used_up_keeps_the_title_of_its_prompt() {
+    let mut recorded = Recorded::start(|url| {
+        [messages(url), vec![("SESSION_BUDGET_DOLLARS", "0.0001".to_owned())]].concat()
+    });
+    recorded.real.new_session(&json!({}));
+    let mut socket = recorded.running();
+    socket.prompt("Fix the login. It fails on Mondays.");
+    let frames = socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "paused");
+    let titles: Vec<_> = frames.iter().filter(|frame| frame["type"] == "title_update").collect();
+    assert!(titles.len() == 1 && titles[0]["payload"]["title"] == "Fix the login.", "{titles:?}");
+    let why = frames.last().unwrap()["payload"]["message"].as_str().unwrap().to_owned();
+    assert!(why.contains("of this session's budget of"), "{why}");
+    let listed = recorded.real.get("/proliferate/sessions")["sessions"][0].clone();
+    assert_eq!(
+        (&listed["title"], &listed["pauseReason"]),
+        (&json!("Fix the login."), &json!("credit_limit"))
+    );
+    assert!(recorded.model.requests().iter().all(|request| request.method != "POST"), "nothing was paid for");
+}

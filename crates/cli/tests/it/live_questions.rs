@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Machine;
 use crate::live::{Real, Watching, outcome, tokens};
+use crate::remote::Laptop;
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -50,13 +51,17 @@ fn an_answer_after_a_restart_of_the_gateway_reaches_the_waiting_agent() {
     real.kill_and_start();
     let listed = real.get("/v1/questions");
     assert_eq!(listed["questions"][0]["questionId"], id, "{listed}");
-    let listed = real.machine.json(&["questions", "ls"]);
+    // Another machine has only an address and a key.
+    let laptop = Laptop::new();
+    assert_eq!(laptop.run(&["questions", "ls"]).code, 3, "it does not know the gateway");
+    let listed = laptop.json(&["questions", "ls", "--url", &real.server().url(""), "--token", real.key()]);
     assert_eq!(listed[0]["questionId"], id, "{listed}");
+    laptop.log_in(&real.machine, &real.server().url(""));
     let mut socket = real.watch("");
-    let wrong = real.machine.run(&["questions", "answer", "que_none", "Blue"]);
+    let wrong = laptop.run(&["questions", "answer", "que_none", "Blue"]);
     assert_eq!(wrong.code, 1, "{}", wrong.err);
     let id = id.as_str().unwrap();
-    assert_eq!(real.machine.json(&["questions", "answer", id, "Blue"])["questionId"], id);
+    assert_eq!(laptop.json(&["questions", "answer", id, "Blue"])["questionId"], id);
     let frames = socket.until_type("turn_complete");
     assert_eq!(outcome(&frames), "ok", "{frames:?}");
     let text = tokens(&frames);
