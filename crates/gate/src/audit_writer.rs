@@ -85,7 +85,8 @@ impl AuditWriter {
         definition: Option<&str>,
     ) -> NewEvent {
         let mut new = self.of_call(call, ActionType::System, Outcome::Success, versions);
-        new.event.outcome_reason = Some(Text::cut("the call waits for approval"));
+        let waits = format!("the call waits for approval: {}", verdict.reason);
+        new.event.outcome_reason = Some(Text::cut(&waits));
         let definition = definition.unwrap_or("none");
         new.event.notes = Some(Text::cut(&format!("{}, definition sha256 {definition}", verdict.rule_id)));
         new

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 use crate::compiled;
 use crate::mode_setting::{Branch, ModeSetting, ModeSettingError};
 
+/// The reason of a mode that is stricter because the definition is not the one that was reviewed.
+pub(crate) const DEFINITION_DRIFT: &str = "definition_drift";
+
 /// Whether an action may run, ordered from the loosest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -201,7 +204,7 @@ pub fn apply_drift(decision: ModeDecision, reviewed: Option<&str>, current: &str
     match (decision.mode, reviewed) {
         (Mode::Allow, reviewed) if reviewed != Some(current) => ModeDecision {
             mode: Mode::RequireApproval,
-            reason: Some("definition_drift".to_owned()),
+            reason: Some(DEFINITION_DRIFT.to_owned()),
             ..decision
         },
         _ => decision,

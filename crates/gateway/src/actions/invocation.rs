@@ -277,6 +277,7 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
         risk_level: invocation.risk,
         mode: invocation.mode,
         mode_source: invocation.mode_source,
+        mode_reason: invocation.mode_reason.clone(),
         params: invocation.params.clone(),
         edited: invocation.edited_hash.is_some(),
         request_hash: invocation.request_hash().filter(|_| status == InvocationStatus::Pending).cloned(),

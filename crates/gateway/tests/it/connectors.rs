@@ -8,8 +8,8 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use axum::{Json, Router};
 use parking_lot::Mutex;
-use proto::Role;
 use proto::http::KeyScope;
+use proto::{Role, SessionId};
 use serde_json::{Value, json};
 use testkit::McpEverything;
 use tokio::sync::Notify;
@@ -21,16 +21,16 @@ use crate::model_proxy::serve;
 use crate::people::{OrgOf3, key_with_scope, sandbox_token, service_token, session};
 
 /// What a scripted server offers, and the credentials it was sent.
-struct Script {
-    tools: Value,
+pub(crate) struct Script {
+    pub(crate) tools: Value,
     down: bool,
     calls: usize,
-    credentials: Vec<String>,
+    pub(crate) credentials: Vec<String>,
     /// The next list of tools announces itself with the first, and waits for the second.
     pause: Option<(Arc<Notify>, Arc<Notify>)>,
 }
 
-type Shared = Arc<Mutex<Script>>;
+pub(crate) type Shared = Arc<Mutex<Script>>;
 
 /// An MCP server with sessions. Its tool `echo` repeats the arguments and the credential.
 async fn answer(State(script): State<Shared>, headers: HeaderMap, body: String) -> Response {
@@ -62,20 +62,20 @@ async fn answer(State(script): State<Shared>, headers: HeaderMap, body: String) 
     Json(json!({"jsonrpc": "2.0", "id": message["id"], "result": result})).into_response()
 }
 
-fn echo(description: &str) -> Value {
+pub(crate) fn echo(description: &str) -> Value {
     json!({"name": "echo", "description": description, "inputSchema": {"type": "object",
         "properties": {"text": {"type": "string", "maxLength": 20}}, "required": ["text"]}})
 }
 
-struct World {
-    gateway: TestGateway,
+pub(crate) struct World {
+    pub(crate) gateway: TestGateway,
     team: OrgOf3,
-    script: Shared,
+    pub(crate) script: Shared,
     url: String,
 }
 
 impl World {
-    async fn on(setup: Setup) -> Self {
+    pub(crate) async fn on(setup: Setup) -> Self {
         let script = Arc::new(Mutex::new(Script {
             tools: json!([echo("Echoes")]),
             down: false,
@@ -89,7 +89,7 @@ impl World {
         Self { gateway, team, script, url: format!("http://{address}/mcp") }
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
         let call = self.gateway.call(method, path).bearer(self.team.token(Role::Admin));
         if body.is_null() { call.send().await } else { call.json(body).send().await }
     }
@@ -100,7 +100,7 @@ impl World {
     }
 
     /// Adds a connector with a secret. Returns its path.
-    async fn add(&self, name: &str) -> String {
+    pub(crate) async fn add(&self, name: &str) -> String {
         let secret = self.ask("PUT", "/v1/secrets/DOCS_KEY", &json!({"value": "s3cret-of-docs"})).await;
         assert!(secret.status < 300, "{}", secret.text());
         let added = self.ask("POST", "/v1/connectors", &self.new_connector(name)).await;
@@ -108,19 +108,39 @@ impl World {
         format!("/v1/connectors/{}", added.json()["id"].as_str().unwrap())
     }
 
-    async fn tool(&self, path: &str) -> Value {
+    pub(crate) async fn tool(&self, path: &str) -> Value {
         let shown = self.ask("GET", path, &Value::Null).await;
         assert_eq!(shown.status, 200, "{}", shown.text());
         shown.json()["offer"]["tools"][0].clone()
     }
 
     /// The ids of the sources that an agent sees.
-    async fn catalog(&self) -> Vec<Value> {
-        let session = session(&self.gateway.app, self.team.org).await;
-        let token = sandbox_token(&self.gateway.app, session).await;
+    pub(crate) async fn catalog(&self) -> Vec<Value> {
+        let (session, token) = self.agent().await;
         let path = format!("/proliferate/{session}/actions/available");
         let catalog = self.gateway.get(&path).bearer(&token).send().await.json();
         catalog["integrations"].as_array().unwrap().clone()
+    }
+
+    /// Pins the definition that the server offers now.
+    pub(crate) async fn review(&self, path: &str) {
+        let hash = self.tool(path).await["hash"].clone();
+        let pinned = self.ask("POST", &format!("{path}/review"), &json!({"tools": {"echo": hash}})).await;
+        assert_eq!(pinned.status, 200, "{}", pinned.text());
+    }
+
+    pub(crate) async fn agent(&self) -> (SessionId, String) {
+        let session = session(&self.gateway.app, self.team.org).await;
+        (session, sandbox_token(&self.gateway.app, session).await)
+    }
+
+    /// Invokes the tool of a connector as the agent of a session.
+    pub(crate) async fn invoke(&self, (session, token): &(SessionId, String), path: &str) -> (u16, Value) {
+        let integration = format!("connector:{}", path.rsplit('/').next().unwrap());
+        let body = json!({"integration": integration, "action": "echo", "params": {"text": "hello"}});
+        let path = format!("/proliferate/{session}/actions/invoke");
+        let answer = self.gateway.post(&path, &body).bearer(token).send().await;
+        (answer.status, answer.json())
     }
 
     async fn call(&self, run: &str, path: &str, parameters: &Value) -> Answer {
@@ -132,7 +152,7 @@ impl World {
     }
 }
 
-async fn worlds() -> [World; 2] {
+pub(crate) async fn worlds() -> [World; 2] {
     [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
 }
 

@@ -25,6 +25,7 @@ mod attach;
 mod automations;
 mod bearer;
 mod changes;
+mod connector_calls;
 mod connectors;
 mod databases;
 mod identity;

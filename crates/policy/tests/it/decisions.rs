@@ -1,8 +1,8 @@
 //! Each check on its own: a request with exactly one flaw is denied for that reason.
 
 use policy::{
-    Action, ActorClass, Check, Claim, Flag, Grant, Outcome, Request, Risk, RunState, Versions, Write,
-    WriteMode, decide, explain,
+    Action, ActorClass, Check, Claim, Flag, Grant, Mode, ModeDecision, ModeSource, Outcome, Request, Risk,
+    RunState, Versions, Write, WriteMode, apply_drift, decide, explain,
 };
 
 use crate::common::{LANES, ROLES, load, override_request, policy, request, tool, versions};
@@ -50,6 +50,20 @@ fn a_role_needs_its_lane_and_actor_class() {
     allowed(&agent);
     denied(&Request { lane: "shared".to_owned(), ..agent }, "lane:shared:role", "not open");
     denied(&Request { lane: "none".to_owned(), ..request() }, "gate:lane", "no such lane");
+}
+
+#[test]
+fn a_call_that_needs_approval_says_how_an_admin_can_change_that() {
+    let set = |mode| ModeDecision::new(mode, ModeSource::OrgDefault);
+    for (mode, command) in [
+        (set(Mode::RequireApproval), "`proliferate actions modes set`"),
+        (apply_drift(set(Mode::Allow), Some("h0"), "h1"), "`proliferate connectors review`"),
+    ] {
+        let agent = Claim { actor_type: ActorClass::Agent, actor_id: "agent-1".to_owned() };
+        let request = Request { role: "AGENT".to_owned(), actor: agent, mode: Some(mode), ..request() };
+        let verdict = decide(&policy(), &request);
+        assert!(verdict.outcome == Outcome::Ask && verdict.reason.contains(command), "{verdict:?}");
+    }
 }
 
 #[test]

@@ -146,6 +146,9 @@ pub struct Invocation {
     pub risk_level: Risk,
     pub mode: ActionMode,
     pub mode_source: ModeSource,
+    /// Why the mode is stricter than what was set: `definition_drift` if nobody has reviewed the definition of the action
+    /// as it is now, `unknown_mode:…` if what was set is wrong.
+    pub mode_reason: Option<String>,
     pub params: Value,
     /// Whether an approver has edited the parameters.
     pub edited: bool,
