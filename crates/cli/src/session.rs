@@ -14,7 +14,7 @@ use std::io::Read as _;
 use std::process::ExitCode;
 
 use client::{Client, Event, Watch};
-use proto::http::{PostMessage, SessionQuery};
+use proto::http::{FinishSetup, PostMessage, SessionQuery};
 use proto::socket::{Message, MessageSource, ServerMessage};
 use proto::{Session, SessionId, SessionStatus};
 use serde_json::json;
@@ -83,6 +83,12 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
                 client.stop(*id, discard).await?;
             }
             context.out.result(&json!({ "stopped": ids }), &format!("stopped {}", names(&ids)));
+        }
+        SessionCommand::FinishSetup { id, name, stop } => {
+            let id = find(&client, &id).await?;
+            let done = client.finish_setup(id, &FinishSetup { name, keep_running: !stop }).await?;
+            let sentence = format!("saved for the configuration {}", done.configuration_id);
+            context.out.result(&json!(done), &sentence);
         }
         SessionCommand::Rm { ids } => {
             let ids = find_all(&client, &ids).await?;

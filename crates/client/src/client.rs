@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::http::{
-    AnswerQuestion, CreateSession, CreatedSession, Inbox, InboxQuery, MessagePage, MessageQuery, OkReply,
-    PostMessage, PromptReply, QuestionList, RenameSession, SessionInfo, SessionList, SessionModel,
-    SessionQuery, SessionStatusReply,
+    AnswerQuestion, CreateSession, CreatedSession, FinishSetup, FinishSetupReply, Inbox, InboxQuery,
+    MessagePage, MessageQuery, OkReply, PostMessage, PromptReply, QuestionList, RenameSession, SessionInfo,
+    SessionList, SessionModel, SessionQuery, SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -155,6 +155,16 @@ impl Client {
         let mut url = self.url(&["proliferate", &session.to_string(), "stop"]);
         url.set_query(discard.then_some("discard=true"));
         read_within::<OkReply>(self.http.request(Method::POST, url), STOP_TIMEOUT).await.map(drop)
+    }
+
+    /// Saves what a setup session prepared for its configuration, whose later sessions start from it.
+    pub async fn finish_setup(
+        &self,
+        session: SessionId,
+        finish: &FinishSetup,
+    ) -> Result<FinishSetupReply, Error> {
+        let url = self.url(&["proliferate", &session.to_string(), "finish-setup"]);
+        read_within(self.http.request(Method::POST, url).json(finish), STOP_TIMEOUT).await
     }
 
     /// Deletes a session with its sandbox and conversation.

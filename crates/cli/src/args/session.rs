@@ -115,6 +115,18 @@ pub(crate) enum SessionCommand {
         #[arg(required = true, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         ids: Vec<String>,
     },
+    /// Save what a setup session prepared: later sessions of its configuration start from it
+    FinishSetup {
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
+        /// Give the configuration a new name
+        #[arg(long)]
+        name: Option<String>,
+        /// Stop the session afterwards
+        #[arg(long)]
+        stop: bool,
+    },
     /// Delete sessions with their sandboxes and conversations
     Rm {
         /// Sessions, by id, the beginning of an id, or title

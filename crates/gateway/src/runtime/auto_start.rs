@@ -79,23 +79,28 @@ pub(crate) fn check(commands: &[AutoStartCommand]) -> Result<(), String> {
     if commands.len() > MAX_COMMANDS {
         return Err(format!("serviceCommands has at most {MAX_COMMANDS} entries"));
     }
-    for (index, command) in commands.iter().enumerate() {
-        let at = |field: &str, rule: &str| Err(format!("serviceCommands[{index}].{field} must be {rule}"));
-        let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-        if !proto::text::is_line(&command.name, MAX_NAME) {
-            return at("name", "one line of 1 to 100 characters");
-        }
-        if !(1..=MAX_COMMAND).contains(&command.command.chars().count()) || command.command.contains(odd) {
-            return at("command", "a text of 1 to 1000 characters without control characters");
-        }
-        for (field, path) in [("cwd", &command.cwd), ("workspacePath", &command.workspace_path)] {
-            let path = path.as_deref().filter(|path| !matches!(*path, "" | "."));
-            if path.is_some_and(|path| env_files::workspace_file(path).is_none()) {
-                return at(field, "a path inside the workspace, of at most 500 characters");
-            }
+    let problems: Vec<_> =
+        commands.iter().enumerate().flat_map(|(index, command)| problems(index, command)).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+fn problems(index: usize, command: &AutoStartCommand) -> Vec<String> {
+    let at = |field: &str, rule: &str| format!("serviceCommands[{index}].{field} must be {rule}");
+    let odd = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+    let mut found = Vec::new();
+    if !proto::text::is_line(&command.name, MAX_NAME) {
+        found.push(at("name", "one line of 1 to 100 characters"));
+    }
+    if !(1..=MAX_COMMAND).contains(&command.command.chars().count()) || command.command.contains(odd) {
+        found.push(at("command", "a text of 1 to 1000 characters without control characters"));
+    }
+    for (field, path) in [("cwd", &command.cwd), ("workspacePath", &command.workspace_path)] {
+        let path = path.as_deref().filter(|path| !matches!(*path, "" | "."));
+        if path.is_some_and(|path| env_files::workspace_file(path).is_none()) {
+            found.push(at(field, "a path inside the workspace, of at most 500 characters"));
         }
     }
-    Ok(())
+    found
 }
 
 fn within_limits(command: &AutoStartCommand) -> bool {
@@ -278,6 +283,11 @@ mod tests {
         ] {
             let said = check(&[wrong]).unwrap_err();
             assert!(said.starts_with(field), "{said}");
+        }
+        let said = check(&[command("", None, Some("../up")), command("x", Some("/etc"), None)]).unwrap_err();
+        for field in ["serviceCommands[0].name", "serviceCommands[0].cwd", "serviceCommands[1].workspacePath"]
+        {
+            assert!(said.contains(field), "{said}");
         }
         assert!(check(&vec![command("x", None, None); 11]).unwrap_err().contains("at most 10"));
     }
