@@ -16,6 +16,7 @@ use store::{
 use super::administer::{admin_event, administer};
 use super::auth::User;
 use super::params::Path;
+use super::workspaces::check_system_prompt;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::automations::Schedule;
@@ -272,8 +273,8 @@ async fn check(app: &AppState, org: OrgId, settings: &AutomationSettings) -> Res
     if settings.instructions.trim().is_empty() || settings.instructions.chars().count() > MAX_TEXT {
         return wrong("instructions has 1 to 65536 characters");
     }
-    if settings.system_prompt.as_ref().is_some_and(|prompt| prompt.chars().count() > MAX_TEXT) {
-        return wrong("systemPrompt has at most 65536 characters");
+    if let Some(prompt) = &settings.system_prompt {
+        check_system_prompt(prompt)?;
     }
     if let Some(id) = settings.configuration_id
         && app.store.configuration(org, id).await?.is_none()

@@ -131,6 +131,8 @@ async fn settings_that_no_run_could_use_are_refused_with_the_field_name() {
     for (field, value) in [
         ("name", json!("")),
         ("instructions", json!("  ")),
+        ("systemPrompt", json!("a\u{1b}b")),
+        ("systemPrompt", json!("a".repeat(32 * 1024 + 1))),
         ("model", json!("gpt-1")),
         ("configurationId", json!(some_uuid().to_string())),
         ("cron.schedule", json!({"cron": {"schedule": "0 0 30 2 *"}})),

@@ -89,7 +89,7 @@ pub struct CreateAutomation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration_id: Option<ConfigurationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 65_536)]
+    #[schema(max_length = 32_768)]
     pub system_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<SetWebhook>,
@@ -116,7 +116,7 @@ pub struct ChangeAutomation {
     #[schema(value_type = Option<ConfigurationId>)]
     pub configuration_id: Option<Option<ConfigurationId>>,
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, max_length = 65_536)]
+    #[schema(value_type = Option<String>, max_length = 32_768)]
     pub system_prompt: Option<Option<String>>,
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<SetWebhook>)]
