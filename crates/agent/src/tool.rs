@@ -13,6 +13,7 @@ pub struct Tool {
     pub description: &'static str,
     /// The JSON Schema of the arguments.
     pub schema: Value,
-    /// For a tool that runs inside the sandbox, the JavaScript of its method `execute`. The gateway executes all others.
+    /// For a tool that runs inside the sandbox, the JavaScript of a function that gets valid arguments and returns the
+    /// answer. The gateway executes all others.
     pub execute: Option<&'static str>,
 }

@@ -195,3 +195,53 @@ fn a_snapshot_whose_call_is_cut_at_any_moment_is_made_once() {
     let copies = std::fs::read_dir(real.machine.data_dir().join("sandboxes/snapshots")).unwrap();
     assert_eq!(copies.count(), cuts.len(), "one copy for each call");
 }
+
+/// The module that a sandbox gets checks the arguments itself, and names every violation without a value.
+#[test]
+fn a_tool_in_the_sandbox_names_every_violation_with_its_field_and_limit() {
+    const RUN: &str = "import tool from './tool.mjs';
+for (const args of JSON.parse(process.argv[1])) console.log(JSON.stringify(await tool.execute(args)));";
+    let real = Real::start();
+    real.watch("").until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    let module = real.shell(&real.session, "cat ~/.proliferate/agent/tool/request_env_variables.js");
+    std::fs::write(real.machine.file("tool.mjs"), module).unwrap();
+    let one = |field: &str, value: Value| {
+        let mut key = json!({"key": "API_KEY"});
+        key[field] = value;
+        json!({ "keys": [key] })
+    };
+    let long = "canary".repeat(200);
+    let cases = [
+        (json!({"keys": [{"key": "A", "type": "secret", "required": false}]}), "The user was asked for: A."),
+        (json!({}), "keys is required"),
+        (json!({"keys": "canary"}), "keys must be a list"),
+        (json!({"keys": []}), "keys must have at least 1 entries"),
+        (json!({"keys": vec![json!({"key": "A"}); 51]}), "keys must have at most 50 entries"),
+        (json!({"keys": [7]}), "keys[0] must be an object"),
+        (json!({"keys": [{"description": "x"}]}), "keys[0].key is required"),
+        (one("key", json!("2canary")), "keys[0].key must match ^[A-Za-z_][A-Za-z0-9_]*$"),
+        (one("key", json!("A\n")), "keys[0].key must match"),
+        (one("key", json!("A".repeat(201))), "keys[0].key must have at most 200 characters"),
+        (one("description", json!(long)), "keys[0].description must have at most 1000 characters"),
+        (one("type", json!("canary")), r#"keys[0].type must be one of ["env","secret"]"#),
+        (one("required", json!("canary")), "keys[0].required must be true or false"),
+        (one("suggestions", json!([{"value": "x"}])), "keys[0].suggestions[0].label is required"),
+        (one("value", json!("canary")), "keys[0] has unknown fields: value"),
+        (json!({"keys": [{"key": "A"}], "canary 1": 1}), "the arguments has unknown fields: a parameter"),
+        (
+            json!({"keys": [{"type": "x"}, {"key": "A", "required": 1}]}),
+            r#"keys[0].key is required, keys[0].type must be one of ["env","secret"], keys[1].required must be"#,
+        ),
+    ];
+    let all: Vec<&Value> = cases.iter().map(|(arguments, _)| arguments).collect();
+    let arguments = json!(all).to_string();
+    let mut node = std::process::Command::new("node");
+    node.current_dir(real.machine.file("")).args(["--input-type=module", "-e", RUN, &arguments]);
+    let ran = node.env_clear().env("PATH", path()).output().unwrap();
+    let out = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(out.lines().count(), cases.len(), "{out} {}", String::from_utf8_lossy(&ran.stderr));
+    for (said, (arguments, part)) in out.lines().zip(&cases) {
+        let said: String = serde_json::from_str(said).unwrap();
+        assert!(said.contains(part) && !said.contains("canary"), "{arguments}: {said}");
+    }
+}

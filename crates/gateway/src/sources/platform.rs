@@ -51,7 +51,7 @@ pub(crate) enum ToolPlace {
         timeout: Duration,
         implement: fn(&PlatformSource) -> Implementation,
     },
-    /// The module itself does the work: the JavaScript of its method `execute`.
+    /// The module itself does the work: the JavaScript of a function that gets valid arguments and returns the answer.
     Sandbox {
         execute: &'static str,
     },
@@ -228,7 +228,7 @@ pub(super) mod tests {
         let pinned = [
             "save_snapshot 1 b4faae25",
             "verify 1 91fce0d1",
-            "request_env_variables 1 88243a49",
+            "request_env_variables 2 1588f52c",
             "save_service_commands 1 760a170a",
             "save_env_files 1 d9ac2ddd",
             "automation_complete 1 dcea0d0a",

@@ -10,7 +10,7 @@ use super::platform::{PlatformTool, ToolPlace};
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "request_env_variables",
     aliases: &[],
-    version: 1,
+    version: 2,
     description: "Ask the user for the values of environment variables that the project needs. The user gets a form. \
         The values never appear in the conversation: they arrive in /tmp/.proliferate_env.json. Returns at once, before \
         the user has answered. Never use it for keys of connected integrations.",
@@ -27,23 +27,17 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
     place: ToolPlace::Sandbox { execute: EXECUTE },
 };
 
-/// Names are checked here as well, because no gateway does it: the call is not sent anywhere.
-const EXECUTE: &str = r#"
-  async execute(args) {
-    const keys = Array.isArray(args?.keys) ? args.keys : [];
-    const wrong = keys.filter((entry) => !/^[A-Za-z_][A-Za-z0-9_]{0,199}$/.test(entry?.key ?? "")).length;
-    if (keys.length < 1 || keys.length > 50 || wrong > 0) {
-      return "Invalid arguments: keys must have 1 to 50 entries, each with the name of an environment variable";
-    }
-    const names = (required) =>
-      keys.filter((entry) => (entry.required !== false) === required).map((entry) => entry.key).join(", ");
-    return [
-      "The user was asked for: " + keys.map((entry) => entry.key).join(", ") + ".",
-      "Required: " + (names(true) || "none") + ". Optional: " + (names(false) || "none") + ".",
-      "The values arrive in /tmp/.proliferate_env.json once the user has submitted them.",
-      "Never print that file. Take one value at a time, for example with jq -r .NAME.",
-    ].join("\n");
-  }"#;
+/// The module checks the arguments, because no gateway does it: the call is not sent anywhere.
+const EXECUTE: &str = r#"({ keys }) => {
+  const names = (required) =>
+    keys.filter((entry) => (entry.required !== false) === required).map((entry) => entry.key).join(", ");
+  return [
+    "The user was asked for: " + keys.map((entry) => entry.key).join(", ") + ".",
+    "Required: " + (names(true) || "none") + ". Optional: " + (names(false) || "none") + ".",
+    "The values arrive in /tmp/.proliferate_env.json once the user has submitted them.",
+    "Never print that file. Take one value at a time, for example with jq -r .NAME.",
+  ].join("\n");
+}"#;
 
 fn schema() -> Value {
     let text = |longest: u32, why: &str| json!({"type": "string", "maxLength": longest, "description": why});
@@ -57,7 +51,7 @@ fn schema() -> Value {
         "required": ["label"],
         "additionalProperties": false,
     });
-    let key = json!({"type": "string", "minLength": 1, "maxLength": 200, "format": "variable",
+    let key = json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
         "description": "The name of the environment variable"});
     json!({
         "type": "object",
@@ -84,4 +78,45 @@ fn schema() -> Value {
         "required": ["keys"],
         "additionalProperties": false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the module of a tool in the sandbox checks.
+    const KEYWORDS: [&str; 12] = [
+        "additionalProperties",
+        "description",
+        "enum",
+        "items",
+        "maxItems",
+        "maxLength",
+        "minItems",
+        "minLength",
+        "pattern",
+        "properties",
+        "required",
+        "type",
+    ];
+
+    fn check(schema: &Value) {
+        let fields = schema.as_object().unwrap();
+        for (keyword, value) in fields {
+            assert!(KEYWORDS.contains(&keyword.as_str()), "{keyword}");
+            match keyword.as_str() {
+                "properties" => value.as_object().unwrap().values().for_each(check),
+                "items" => check(value),
+                _ => {}
+            }
+        }
+        if fields.get("type") == Some(&json!("object")) {
+            assert!(fields["required"].is_array() && fields["additionalProperties"] == false, "{schema}");
+        }
+    }
+
+    #[test]
+    fn the_module_checks_every_keyword_of_the_schema() {
+        check(&super::super::arguments::for_models(&schema()));
+    }
 }

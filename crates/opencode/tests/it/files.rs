@@ -74,7 +74,7 @@ fn the_instructions_are_a_file_that_the_configuration_names() {
 
 #[test]
 fn a_tool_file_names_its_tool_and_version() {
-    for tool in [tool("save_it", None), tool("save_it", Some("async execute() { return 1; }"))] {
+    for tool in [tool("save_it", None), tool("save_it", Some("() => 1"))] {
         let module = tool_module(&tool);
         for line in
             ["const NAME = \"save_it\";", "const VERSION = 7;", r#"const DESCRIPTION = "Saves \"it\".";"#]

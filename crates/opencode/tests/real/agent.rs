@@ -33,8 +33,8 @@ fn probe() -> Tool {
         name: "probe",
         version: 1,
         description: "Probes.",
-        schema: json!({ "type": "object", "properties": {} }),
-        execute: Some("async execute() { return 'probed'; }"),
+        schema: json!({ "type": "object", "properties": {}, "required": [] }),
+        execute: Some("() => 'probed'"),
     }
 }
 
