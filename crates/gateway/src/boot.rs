@@ -46,7 +46,7 @@ use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
     ConnectorSource, DatabaseTools, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations,
-    PlatformSource, Registry, ServicesSource, Source, UPLOADS, agent_files,
+    PlatformSource, Registry, ServicesSource, Source, UPLOADS, agent_contents,
 };
 use crate::sweep::{SweepServices, keep_sweeping};
 use crate::telemetry;
@@ -391,7 +391,7 @@ fn runtime(
         pool,
         llm: llm.clone(),
         closing: parts.closing.clone(),
-        inward: Inward { router: Box::new(router), agent_files },
+        inward: Inward { router: Box::new(router), agent_contents },
     })
 }
 

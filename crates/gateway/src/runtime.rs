@@ -3,6 +3,7 @@
 
 mod actions_guide;
 mod agent;
+mod agent_file;
 mod agent_programs;
 pub(crate) mod auto_start;
 mod command;
@@ -25,6 +26,7 @@ mod system;
 
 pub use self::agent::Agent;
 pub use agent_programs::{BrowserPrograms, NoBrowser};
+pub(crate) use agent_file::{AgentContents, AgentFile};
 pub(crate) use command::{Command, CommandEnd, RunCommand, RunningCommand};
 pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_environments};
 pub(crate) use file_write::{FileWrite, WriteFile};

@@ -49,7 +49,7 @@ pub(crate) use git::GitSource;
 pub(crate) use http_tool::{HttpNeeds, HttpTools};
 pub(crate) use integrations::Integrations;
 pub(crate) use live_sandboxes::LiveSandboxes;
-pub(crate) use modes::{agent_files, refusal as mode_refusal, tools as agent_tools};
+pub(crate) use modes::{agent_contents, refusal as mode_refusal, tools as agent_tools};
 pub use needed_lanes::missing_lanes;
 pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, PlatformTool};
 pub(crate) use services::{ServiceAct, ServicesSource};

@@ -302,6 +302,16 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(now).bind(limit).fetch_all(pool).await)?)
     }
 
+    /// Whether the run for which a session was created has ended. A session without a run has none that could.
+    pub async fn run_has_ended(&self, org: OrgId, session: SessionId) -> Result<bool, StoreError> {
+        const SQL: &str = "SELECT count(*) FROM automation_runs
+            WHERE org_id = $1 AND session_id = $2 AND completed_at IS NOT NULL";
+        let (org, session) = (org.uuid(), session.uuid());
+        let ended: i64 =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(org).bind(session).fetch_one(pool).await)?;
+        Ok(ended > 0)
+    }
+
     /// Runs that have a session and have not ended whose session was deleted or has ended.
     pub async fn runs_without_session(&self, limit: i64) -> Result<Vec<AutomationRun>, StoreError> {
         const SQL: &str = automation_runs!(

@@ -25,13 +25,17 @@ struct World {
 
 impl World {
     fn start() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(more: &[(&str, &str)]) -> Self {
         let threads = tokio::runtime::Runtime::new().unwrap();
         let script = model::Script::parse(QUIET).unwrap();
         let model = threads.block_on(ScriptedModel::start(script)).unwrap();
         let url = model.url();
         let settings =
             [("ANTHROPIC_API_KEY", "sk-test"), ("ANTHROPIC_BASE_URL", url.as_str()), ("WARM_POOL_SIZE", "0")];
-        let real = Real::serving(&settings);
+        let real = Real::serving(&[&settings[..], more].concat());
         let made = real.post(
             "/v1/automations",
             &json!({"name": "triage", "instructions": "Triage the issue.", "systemPrompt": PERSONA,
@@ -131,16 +135,30 @@ fn shell(command: &str) -> String {
     format!(r#"{{ name = "bash", input = {{ command = "{command}", description = "Works" }} }}"#)
 }
 
-/// An agent that asks which label to use before it reports.
+/// An agent that asks which label to use before it reports. The answer is the result of its question, or its next prompt.
 fn asking(run: &str) -> String {
     let ask = r#"{ name = "question", input = { questions = [{ question = "Which label?", header = "Label", options = [{ label = "bug", description = "It is broken" }, { label = "idea", description = "It is new" }] }] } }"#;
-    script(run, &[ask])
+    script(run, &[ask]).replace(REST, &format!("[[rule]]\nwhen = \"which label\"\n{}{REST}", report(run)))
+}
+
+const REST: &str = "[[rule]]\n[[rule.step]]\ntext = \"You said: {prompt}\"\n";
+
+/// The steps with which an agent reports.
+fn report(run: &str) -> String {
+    format!(
+        r##"[[rule.step]]
+tool = [{{ name = "automation_complete", input = {{ run_id = "{run}", completion_id = "run:{run}:completion", outcome = "succeeded", summary_markdown = "# Done\n\nIt is a duplicate.", citations = ["https://example.com/issues/7"] }} }}]
+[[rule.step]]
+text = "Reported: {{tool_result}}"
+
+"##
+    )
 }
 
 /// An agent that calls these tools, and then reports.
 fn script(run: &str, calls: &[&str]) -> String {
     let steps: Vec<_> = calls.iter().map(|call| format!("[[rule.step]]\ntool = [{call}]\n")).collect();
-    let calls = steps.concat();
+    let (calls, report) = (steps.concat(), report(run));
     format!(
         r##"
 [[rule]]
@@ -151,15 +169,7 @@ text = "A title"
 [[rule]]
 when = "triage the issue"
 {calls}
-[[rule.step]]
-tool = [{{ name = "automation_complete", input = {{ run_id = "{run}", completion_id = "run:{run}:completion", outcome = "succeeded", summary_markdown = "# Done\n\nIt is a duplicate.", citations = ["https://example.com/issues/7"] }} }}]
-[[rule.step]]
-text = "Reported: {{tool_result}}"
-
-[[rule]]
-[[rule.step]]
-text = "You said: {{prompt}}"
-"##
+{report}{REST}"##
     )
 }
 
@@ -233,11 +243,15 @@ fn later_files_are_gone(mut world: World, session: &str) {
     let prompt = frames.iter().find(|frame| frame["type"] == "message").unwrap();
     assert_eq!(prompt["payload"]["content"], "anything left?", "the note is for the agent only");
     let note = "Files that were changed after it are gone.";
-    let noted = world.model.requests().iter().any(|request| {
-        let body = String::from_utf8_lossy(&request.body);
-        body.contains(note) && body.contains("anything left?")
+    let noted = world.model.requests().into_iter().map(|request| request.json()).find(|body| {
+        let text = body["messages"].to_string();
+        text.contains(note) && text.contains("anything left?")
     });
-    assert!(noted, "the agent was not told");
+    let noted = noted.expect("the agent was not told");
+    // The run has ended, so there is nothing to report.
+    let system = noted["system"].to_string();
+    assert!(system.contains(PERSONA) && !system.contains("report the outcome"), "{system}");
+    assert!(!noted["tools"].to_string().contains("automation_complete"), "{}", noted["tools"]);
     assert_eq!(world.real.shell(&world.real.sandbox(), "ls"), "saved");
 }
 
@@ -293,6 +307,32 @@ fn a_run_waits_for_an_answer_and_continues() {
     assert_eq!(done["status"], "succeeded", "{done}");
     let waits = kinds(&done).iter().filter(|(kind, _)| kind == "waiting").count();
     assert_eq!(waits, 2, "the begin and the end of the wait: {done}");
+}
+
+/// Nobody answers for longer than the idle grace, so the run keeps no sandbox. The answer starts one, and the run goes on.
+#[test]
+fn a_run_whose_question_outlives_its_sandbox_continues_with_the_answer() {
+    let world = World::with(&[("QUESTION_IDLE_GRACE_SECONDS", "1")]);
+    let run = world.fire("{}");
+    world.script(&asking(&run));
+    let waiting = world.until_waiting(&run);
+    let session = waiting["sessionId"].as_str().unwrap();
+    world.until_session(session, "paused");
+    assert!(world.real.sandboxes().is_empty(), "{:?}", world.real.sandboxes());
+    let parked = world.run(&run);
+    assert_eq!(
+        (&parked["status"], &parked["waitingFor"]),
+        (&json!("running"), &json!("question")),
+        "{parked}"
+    );
+    let question = world.real.get("/v1/questions")["questions"][0]["questionId"].clone();
+    let path = format!("/proliferate/{session}/questions/{}/answer", question.as_str().unwrap());
+    world.real.post(&path, &json!({"answers": [["bug"]]}));
+    let done = world.until(&run, &["succeeded", "failed", "needs_human", "timed_out"]);
+    assert_eq!(done["status"], "succeeded", "{done}");
+    let waits = kinds(&done).iter().filter(|(kind, _)| kind == "waiting").count();
+    assert_eq!(waits, 2, "the begin and the end of the wait: {done}");
+    world.until_session(session, "stopped");
 }
 
 /// The gateway dies after each step of starting and ending a run. The next one goes on, with one session, one prompt and

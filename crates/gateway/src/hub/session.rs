@@ -200,11 +200,16 @@ impl Session {
         }
     }
 
-    /// Whether somebody waits for the agent: a watcher, or an automation, which does so without a connection. While its
-    /// agent waits for people, nobody waits for the agent.
-    fn has_client(&self) -> bool {
-        let is_automation = self.record.client_type == Some(ClientType::Automation);
-        !self.demand.watchers.is_empty() || (is_automation && !self.questions.any_open())
+    /// Whether somebody waits for the agent: a watcher, or an automation until its run has ended, which does so without a
+    /// connection. While its agent waits for people, nobody waits for the agent.
+    async fn has_client(&self) -> Result<bool, End> {
+        if !self.demand.watchers.is_empty() {
+            return Ok(true);
+        }
+        if self.record.client_type != Some(ClientType::Automation) || self.questions.any_open() {
+            return Ok(false);
+        }
+        Ok(!self.services.store.run_has_ended(self.record.org_id, self.record.id).await?)
     }
 
     /// Whether the session must stay in memory: someone is watching, or there is work left.

@@ -9,10 +9,9 @@ use agent::{AgentClient, AgentError, Endpoint, Program};
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
-use proto::{SessionType, TitleSource};
+use proto::{AgentMode, SessionType, TitleSource};
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
-use sandboxd::protocol::Place;
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHash};
 use tokio::sync::mpsc;
@@ -20,6 +19,7 @@ use tokio::sync::mpsc;
 use super::Runtime;
 use super::actions_guide;
 use super::agent::Agent;
+use super::agent_file::{AgentContents, AgentFile};
 use super::agent_programs::AgentPrograms;
 use super::auto_start;
 use super::environment::Environment;
@@ -37,8 +37,6 @@ use crate::telemetry::millis;
 pub(super) const READY: Duration = Duration::from_secs(30);
 /// How long a pooled agent may take to answer a health check.
 const STILL_THERE: Duration = Duration::from_secs(2);
-/// The file with the event that started the session, in the home directory.
-const TRIGGER_CONTEXT: &str = ".proliferate/trigger-context.json";
 const TOKEN_HEADER: &str = "x-proliferate-sandbox-token";
 
 /// The reason why a launch failed. Each is one sentence for the waiting users.
@@ -301,9 +299,15 @@ impl Launch {
             stage: &stage,
         };
         self.repositories.clone().check_out(checkout).await?;
-        self.write_trigger_context(handle).await?;
-        self.write_actions_guide(handle).await;
-        let (instructions, tools) = (self.runtime.inward.agent_files)(&self.record);
+        let mode = self.agent_mode().await?;
+        let AgentContents { instructions, tools, files } =
+            (self.runtime.inward.agent_contents)(&self.record, mode);
+        for file in files {
+            match file {
+                AgentFile::TriggerContext => self.write_trigger_context(handle).await?,
+                AgentFile::ActionsGuide => self.write_actions_guide(handle).await,
+            }
+        }
         let (model, chat_models) = self.runtime.agent_models(self.record.agent_config.as_ref()).await;
         Ok(AgentSettings {
             token,
@@ -315,13 +319,24 @@ impl Launch {
         })
     }
 
+    /// The mode of the agent's instructions and tools. Once its run has ended, the agent of an automation has nothing to
+    /// report any more: whoever prompts it then gets one as in a session of a person.
+    async fn agent_mode(&self) -> Result<AgentMode, LaunchError> {
+        let SessionRecord { id, org_id, session_type, configuration_id, .. } = self.record;
+        let mode = self.record.mode();
+        if mode == AgentMode::Automation && self.runtime.store.run_has_ended(org_id, id).await? {
+            return Ok(AgentMode::of(session_type, None, configuration_id.is_some()));
+        }
+        Ok(mode)
+    }
+
     /// Writes the event that started the session where the agent can read it. The folder is in no snapshot, so every
     /// sandbox of the session gets the file anew.
     async fn write_trigger_context(&self, handle: &SandboxHandle) -> Result<(), LaunchError> {
         let context = self.runtime.store.trigger_context(self.record.org_id, self.record.id).await?;
         let Some(context) = context else { return Ok(()) };
         let text = serde_json::Value::Object(context).to_string();
-        handle.inside.write_file(Place::home(TRIGGER_CONTEXT), text.into_bytes(), Some(0o644)).await?;
+        handle.inside.write_file(AgentFile::TriggerContext.place(), text.into_bytes(), Some(0o644)).await?;
         Ok(())
     }
 

@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::{AgentClient, AgentError, AgentType, ChatModel, Endpoint, Tool, Translator};
+use agent::{AgentClient, AgentError, AgentType, ChatModel, Endpoint, Translator};
 use axum::Router;
 use clock::{Clock, Rng};
 use gate::Gate;
+use proto::AgentMode;
 use proto::http::AgentConfig;
 use sandbox::SandboxId;
 use store::{SessionRecord, Store};
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Dialer;
+use super::agent_file::AgentContents;
 use super::agent_programs::{AgentPrograms, BrowserPrograms};
 use super::launch::LaunchError;
 use super::network::Networks;
@@ -52,8 +54,8 @@ pub struct RuntimeSettings {
 pub(crate) struct Inward {
     /// Returns the gateway's router for programs in a sandbox, or `None` while the gateway stops.
     pub(crate) router: Box<dyn Fn() -> Option<Router> + Send + Sync>,
-    /// Returns the instructions and the tools of a session's agent.
-    pub(crate) agent_files: fn(&SessionRecord) -> (String, Vec<Tool>),
+    /// Returns what a session's agent gets in this mode.
+    pub(crate) agent_contents: fn(&SessionRecord, AgentMode) -> AgentContents,
 }
 
 impl Runtime {

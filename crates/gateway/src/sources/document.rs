@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use proto::AgentMode;
+use sandboxd::protocol::{Place, Root};
 
 use super::modes;
 use super::platform::{PLATFORM_TOOLS, PlatformTool, ToolPlace};
+use crate::runtime::AgentFile;
 
 /// Renders the page.
 pub fn document() -> String {
@@ -15,11 +17,19 @@ pub fn document() -> String {
          anew.\n\n\
          A session's agent has a mode, which follows from what the session is for: `setup` for sessions of that type, \
          `automation` for those that an automation starts, `scratch` without a configuration, otherwise `coding`. The \
-         mode decides the instructions, the tools and the policy role. `agentConfig.tools` of a session can leave \
+         mode decides the instructions, the tools, the files and the policy role. `agentConfig.tools` of a session can leave \
          tools out, but not add any. `systemPrompt` of a session, automation or configuration replaces the first part of the \
          instructions; the sentences about tools and the rules always follow.\n\n",
     );
-    modes_table(&mut page);
+    tools_table(&mut page);
+    page.push('\n');
+    files_table(&mut page);
+    page.push_str(
+        "\nThe guide stays as it is where the repository has a file of its own at that path. The event is there if one \
+         started the session. Where a sandbox has a browser, agents of every mode have the tools `playwright_browser_…`, and \
+         a section about them in their instructions. Once the run of an automation has ended, a later prompt in its session \
+         gets an agent as in a session of a person: `coding`, or `scratch` without a configuration.\n",
+    );
     page.push_str(
         "\n## Callbacks\n\n\
          A tool that runs in the gateway is called by `POST /proliferate/{id}/tools/{tool}` with the sandbox's token and \
@@ -35,18 +45,41 @@ pub fn document() -> String {
     page
 }
 
-fn modes_table(page: &mut String) {
-    let heads: Vec<_> = AgentMode::ALL.iter().map(|mode| format!(" {mode} |")).collect();
-    let _ = writeln!(page, "| tool | runs in |{}", heads.concat());
-    let _ = writeln!(page, "|---|---|{}", "---|".repeat(AgentMode::ALL.len()));
+/// The head of a table with a column for each mode.
+fn table_head(page: &mut String, columns: &[&str]) {
+    let modes = AgentMode::ALL.iter().map(|mode| mode.as_str());
+    let columns: Vec<_> = columns.iter().copied().chain(modes).collect();
+    let _ = writeln!(page, "| {} |", columns.join(" | "));
+    let _ = writeln!(page, "|{}", "---|".repeat(columns.len()));
+}
+
+fn cells(has: impl Fn(AgentMode) -> bool) -> String {
+    AgentMode::ALL.iter().map(|mode| if has(*mode) { " yes |" } else { " no |" }).collect()
+}
+
+fn files_table(page: &mut String) {
+    table_head(page, &["file", "content"]);
+    for file in AgentFile::ALL {
+        let content = match file {
+            AgentFile::TriggerContext => "the event that started the session",
+            AgentFile::ActionsGuide => "how to use actions",
+        };
+        let Place { root, path } = file.place();
+        let folder = if root == Root::Home { "~/" } else { "" };
+        let cells = cells(|mode| modes::has_file(mode, file));
+        let _ = writeln!(page, "| `{folder}{path}` | {content} |{cells}");
+    }
+}
+
+fn tools_table(page: &mut String) {
+    table_head(page, &["tool", "runs in"]);
     for tool in PLATFORM_TOOLS {
-        let has = |mode: &AgentMode| if modes::refusal(*mode, tool).is_none() { " yes |" } else { " no |" };
-        let cells: Vec<_> = AgentMode::ALL.iter().map(has).collect();
+        let cells = cells(|mode| modes::refusal(mode, tool).is_none());
         let place = match tool.place {
             ToolPlace::Gateway { .. } => "gateway",
             ToolPlace::Sandbox { .. } => "sandbox",
         };
-        let _ = writeln!(page, "| `{}` | {place} |{}", tool.name, cells.concat());
+        let _ = writeln!(page, "| `{}` | {place} |{cells}", tool.name);
     }
 }
 

@@ -1,6 +1,5 @@
-//! What the agent of each mode gets: the parts of its instructions and its tools. Nothing else decides this.
+//! What the agent of each mode gets: the parts of its instructions, its tools and its files. Nothing else decides this.
 
-use agent::Tool as AgentTool;
 use agent::instructions::{Instructions, Part};
 use proto::AgentMode;
 use proto::http::AgentConfig;
@@ -10,8 +9,9 @@ use super::platform::PlatformTool;
 use super::{
     automation_complete, request_env_variables, save_env_files, save_service_commands, save_snapshot, verify,
 };
+use crate::runtime::{AgentContents, AgentFile};
 
-/// The tools and instructions of one mode.
+/// The instructions, tools and files of one mode.
 struct ModeContents {
     mode: AgentMode,
     /// The parts that a custom system prompt replaces.
@@ -19,6 +19,7 @@ struct ModeContents {
     /// The parts that every agent of this mode gets.
     rules: &'static [Part],
     tools: &'static [&'static PlatformTool],
+    files: &'static [AgentFile],
 }
 
 static MODES: [ModeContents; 4] = [
@@ -33,12 +34,14 @@ static MODES: [ModeContents; 4] = [
             &verify::TOOL,
             &save_snapshot::TOOL,
         ],
+        files: &[AgentFile::ActionsGuide],
     },
     ModeContents {
         mode: AgentMode::Coding,
         base: &[Part::Proliferate, Part::Coding],
         rules: &[Part::CommandLine, Part::SafetyRules],
         tools: &[&request_env_variables::TOOL, &verify::TOOL, &save_snapshot::TOOL],
+        files: &[AgentFile::ActionsGuide],
     },
     // Coding and more.
     ModeContents {
@@ -51,12 +54,14 @@ static MODES: [ModeContents; 4] = [
             &save_snapshot::TOOL,
             &automation_complete::TOOL,
         ],
+        files: &[AgentFile::ActionsGuide, AgentFile::TriggerContext],
     },
     ModeContents {
         mode: AgentMode::Scratch,
         base: &[Part::Proliferate, Part::Scratch],
         rules: &[Part::CommandLine, Part::SafetyRules],
         tools: &[&request_env_variables::TOOL, &verify::TOOL, &save_snapshot::TOOL],
+        files: &[AgentFile::ActionsGuide],
     },
 ];
 
@@ -88,12 +93,17 @@ pub(crate) fn refusal(mode: AgentMode, tool: &PlatformTool) -> Option<String> {
     Some(format!("{} is only available in {} sessions.", tool.name, modes.join(", ")))
 }
 
-/// The instructions and tool files of a session's agent.
-pub(crate) fn agent_files(session: &SessionRecord) -> (String, Vec<AgentTool>) {
-    files(session.mode(), session.agent_config.as_ref(), session.system_prompt.as_deref())
+/// Whether agents of this mode get this file.
+pub(crate) fn has_file(mode: AgentMode, file: AgentFile) -> bool {
+    contents(mode).files.contains(&file)
 }
 
-fn files(mode: AgentMode, config: Option<&AgentConfig>, custom: Option<&str>) -> (String, Vec<AgentTool>) {
+/// What a session's agent gets in this mode.
+pub(crate) fn agent_contents(session: &SessionRecord, mode: AgentMode) -> AgentContents {
+    configured(mode, session.agent_config.as_ref(), session.system_prompt.as_deref())
+}
+
+fn configured(mode: AgentMode, config: Option<&AgentConfig>, custom: Option<&str>) -> AgentContents {
     let (contents, tools) = (contents(mode), tools(mode, config));
     let instructions = Instructions {
         base: contents.base,
@@ -101,7 +111,11 @@ fn files(mode: AgentMode, config: Option<&AgentConfig>, custom: Option<&str>) ->
         rules: contents.rules,
         tools: tools.iter().map(|tool| (tool.name, (tool.guidance)(mode))).collect(),
     };
-    (instructions.text(), tools.iter().map(|tool| tool.for_agent()).collect())
+    AgentContents {
+        instructions: instructions.text(),
+        tools: tools.iter().map(|tool| tool.for_agent()).collect(),
+        files: contents.files,
+    }
 }
 
 #[cfg(test)]
@@ -135,10 +149,10 @@ mod tests {
     fn the_instructions_of_an_agent_name_its_tools_and_no_others() {
         for mode in AgentMode::ALL {
             for config in [None, Some(config(&["save_snapshot"])), Some(config(&[]))] {
-                let (text, files) = files(*mode, config.as_ref(), None);
-                let named: Vec<_> = PLATFORM_TOOLS.iter().filter(|tool| text.contains(tool.name)).collect();
-                let mut named: Vec<_> = named.into_iter().map(|tool| tool.name).collect();
-                let mut have: Vec<_> = files.iter().map(|file| file.name).collect();
+                let AgentContents { instructions, tools, .. } = configured(*mode, config.as_ref(), None);
+                let named = PLATFORM_TOOLS.iter().filter(|tool| instructions.contains(tool.name));
+                let mut named: Vec<_> = named.map(|tool| tool.name).collect();
+                let mut have: Vec<_> = tools.iter().map(|tool| tool.name).collect();
                 named.sort_unstable();
                 have.sort_unstable();
                 assert_eq!(named, have, "{mode}");
@@ -158,6 +172,7 @@ mod tests {
         let (coding, automation) = (contents(AgentMode::Coding), contents(AgentMode::Automation));
         assert!(automation.base.starts_with(coding.base));
         assert!(names(coding.tools).iter().all(|name| names(automation.tools).contains(name)));
+        assert!(coding.files.iter().all(|file| automation.files.contains(file)));
     }
 
     #[test]

@@ -259,7 +259,7 @@ async fn an_automation_can_be_removed_once_the_sessions_of_its_cancelled_runs_ha
 }
 
 /// Nobody watches either session, and neither has anything to do. The automation's is kept connected when the lifetime of
-/// its sandbox is over; the other one sleeps.
+/// its sandbox is over, until its run has ended; the other one sleeps.
 #[tokio::test]
 async fn the_session_of_an_automation_counts_as_having_a_client() {
     let live = Live::with(Setup::sqlite().set("SANDBOX_LIFETIME_SECONDS", "1")).await;
@@ -274,8 +274,25 @@ async fn the_session_of_an_automation_counts_as_having_a_client() {
     assert_eq!(live.get(&format!("/proliferate/{session}")).await["status"], "running");
     let other = live.session().await;
     live.prompt(&other, "hello").await;
-    let path = format!("/proliferate/{other}");
-    within(async { while live.get(&path).await["status"] != "paused" {} }).await;
+    let becomes = async |session: &str, status: &str| {
+        let path = format!("/proliferate/{session}");
+        within(async { while live.get(&path).await["status"] != status {} }).await;
+    };
+    becomes(&other, "paused").await;
+
+    let run = runs["runs"][0]["id"].as_str().unwrap();
+    let report =
+        json!({"run_id": run, "completion_id": format!("run:{run}:completion"), "outcome": "succeeded"});
+    let token = sandbox_token(&live.app, id(session)).await;
+    let (path, call) = (
+        format!("/proliferate/{session}/tools/automation_complete"),
+        json!({"tool_call_id": "call_1", "args": report}),
+    );
+    let (status, reported) = live.ask("POST", &path, Some(&token), &call, None).await;
+    assert_eq!((status, &reported["success"]), (200, &json!(true)), "{reported}");
+    becomes(session, "stopped").await;
+    live.prompt(session, "anything left?").await;
+    becomes(session, "paused").await;
 }
 
 /// Nobody watches either session, and neither has a queued prompt. Only the automation's boot is tried again.

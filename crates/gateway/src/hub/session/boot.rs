@@ -142,8 +142,7 @@ impl Session {
         self.failures.boots += 1;
         let attempt = self.failures.boots;
         tracing::warn!(session = %self.record.id, reason, attempt, "the agent could not be booted");
-        let is_needed = self.has_client() || !self.queue.is_empty() || self.turn.is_running();
-        if attempt < MAX_BOOTS && is_needed {
+        if attempt < MAX_BOOTS && self.is_awaited().await? {
             self.broadcast_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
             self.launch(BOOT_PAUSE * attempt, purpose);
             return Ok(());

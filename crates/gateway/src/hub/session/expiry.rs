@@ -71,7 +71,7 @@ impl Session {
         self.sandbox.disconnect();
         count("disconnected");
         tracing::info!(session = %self.record.id, "the time of the sandbox is over; disconnected");
-        if !self.is_needed() {
+        if !self.is_needed().await? {
             return self.pause().await;
         }
         self.broadcast_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
@@ -151,7 +151,7 @@ impl Session {
 
     /// Boots an agent if anyone needs one; otherwise the session sleeps.
     async fn boot_or_pause(&mut self, purpose: BootPurpose) -> Result<(), End> {
-        if !self.is_needed() {
+        if !self.is_needed().await? {
             return self.pause().await;
         }
         self.launch(Duration::ZERO, purpose);
@@ -185,8 +185,13 @@ impl Session {
         matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting)
     }
 
-    fn is_needed(&self) -> bool {
-        self.is_up() && (self.has_client() || self.turn.is_running() || !self.queue.is_empty())
+    async fn is_needed(&self) -> Result<bool, End> {
+        Ok(self.is_up() && self.is_awaited().await?)
+    }
+
+    /// Whether the agent has work, or somebody waits for it.
+    pub(super) async fn is_awaited(&self) -> Result<bool, End> {
+        Ok(self.turn.is_running() || !self.queue.is_empty() || self.has_client().await?)
     }
 }
 
