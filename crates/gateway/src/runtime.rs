@@ -23,10 +23,11 @@ mod service;
 pub(crate) mod services;
 mod snapshot;
 mod system;
+mod written_files;
 
 pub use self::agent::Agent;
-pub use agent_programs::{BrowserPrograms, NoBrowser};
 pub(crate) use agent_file::{AgentContents, AgentFile};
+pub use agent_programs::{BrowserPrograms, NoBrowser};
 pub(crate) use command::{Command, CommandEnd, RunCommand, RunningCommand};
 pub(crate) use environment::{Applied, Environment, EnvironmentError, keep_environments};
 pub(crate) use file_write::{FileWrite, WriteFile};

@@ -36,6 +36,9 @@ pub const MAX_FILE: u64 = 256 * 1024 * 1024;
 pub const MAX_ENTRIES: usize = 10_000;
 /// The longest [`EnvBody`].
 pub const MAX_ENV_BODY: usize = 1024 * 1024;
+/// The file in the home directory with the names of the variables that env apply wrote, by the path of their file in the
+/// workspace. It is in our own folder, which is in no snapshot.
+pub const ENV_RECORD: &str = ".proliferate/env-files.json";
 /// The control message that the server sends once a dialled port has accepted the connection.
 pub const CONNECTED: &[u8] = b"{\"connected\":true}";
 

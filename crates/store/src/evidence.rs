@@ -87,12 +87,12 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this file", "this session"))
     }
 
-    /// The bytes of all evidence of a session.
-    pub async fn evidence_size(&self, session: SessionId) -> Result<i64, StoreError> {
-        const SQL: &str =
-            "SELECT CAST(COALESCE(sum(byte_size), 0) AS BIGINT) FROM evidence_files WHERE session_id = $1";
+    /// The bytes of all evidence of a session, without that of this run, which its next upload replaces.
+    pub async fn evidence_size(&self, session: SessionId, except_run: &str) -> Result<i64, StoreError> {
+        const SQL: &str = "SELECT CAST(COALESCE(sum(byte_size), 0) AS BIGINT) FROM evidence_files
+            WHERE session_id = $1 AND run_id <> $2";
         let session = session.uuid();
-        Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(session).fetch_one(pool).await)?)
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(except_run).fetch_one(pool).await)?)
     }
 
     /// The evidence of a session whose keys start with `prefix`, sorted by key.

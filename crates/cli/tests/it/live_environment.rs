@@ -1,19 +1,47 @@
 //! The environment and the services of an app in real sandboxes: from a setup session that saves them to a coding session
 //! that has them, and nowhere else.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use crate::live::{Real, Watching};
+use crate::harness::Machine;
+use crate::live::{Real, Watching, tokens};
 use crate::live_expiry::until;
+use crate::live_forge::git;
 
 /// Values that must be found in the files of a running sandbox and nowhere else.
-const CANARIES: [&str; 4] = [
+const CANARIES: [&str; 7] = [
     "canary-of-the-organization",
     "canary-of-the-configuration",
     "canary-of-the-session",
     "canary-of-a-file",
+    "canary-of-a-repository",
+    "canary-of-a-plain-file",
+    "canary-of-a-variable",
 ];
 const PLATFORM: &str = "canary-of-the-platform";
+
+/// An agent that prints every value and shows them as evidence.
+const SCRIPT: &str = r#"
+[[rule]]
+system = "title generator"
+[[rule.step]]
+text = "A title"
+
+[[rule]]
+when = "print the environment"
+[[rule.step]]
+tool = [{ name = "bash", input = { command = "cat app/.env app/.env.plain app/key.pem lib/.env | tee app/dump.txt", description = "Prints" } }]
+[[rule.step]]
+tool = [{ name = "verify", input = { folder = "app" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
+[[rule.step]]
+text = "You said: {prompt}"
+"#;
 
 pub(crate) fn running(real: &Real) -> Watching {
     let mut socket = real.watch("");
@@ -42,7 +70,7 @@ fn configuration(real: &Real) -> Value {
     let id = made["id"].clone();
     let files = json!([{"workspacePath": "app", "path": ".env", "keys": [
         {"key": "SHARED", "required": true}, {"key": "OVERRIDDEN", "required": true},
-        {"key": "SUBMITTED"}, {"key": "PLATFORM_KEY"}]}]);
+        {"key": "SUBMITTED"}, {"key": "VARIABLE"}, {"key": "PLATFORM_KEY"}]}]);
     let commands =
         json!([{"name": "web", "command": "cat .env > seen; exec sleep 1000", "workspacePath": "app"}]);
     let path = format!("/v1/configurations/{}", id.as_str().unwrap());
@@ -57,6 +85,28 @@ fn configuration(real: &Real) -> Value {
     let file = json!({"path": "app/key.pem", "content": CANARIES[3], "configurationId": id});
     assert_eq!(call(real, "PUT", "/v1/secret-files", &file).0, 201);
     id
+}
+
+/// A repository with an environment file and a value for it, and a plain environment file beside those of the
+/// configuration.
+fn more_owners(real: &Real, root: &Path, configuration: &Value) {
+    git(root, &["init", "-q", "-b", "main", "work"]);
+    git(&root.join("work"), &["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(root, &["clone", "-q", "--bare", "work", "app.git"]);
+    let url = format!("file://{}", root.join("app.git").display());
+    let repo = real.post("/v1/repos", &json!({ "url": url }))["id"].clone();
+    let of_repo = json!({"envFiles": [{"path": ".env", "keys": [{"key": "OF_REPO"}]}]});
+    real.patch(&format!("/v1/repos/{}", repo.as_str().unwrap()), &of_repo);
+    let value = json!({"value": CANARIES[4], "purpose": "env", "repoId": repo});
+    assert_eq!(call(real, "PUT", "/v1/secrets/OF_REPO", &value).0, 201);
+    let path = format!("/v1/configurations/{}", configuration.as_str().unwrap());
+    let mut files = real.get(&path)["envFiles"].clone();
+    let plain =
+        json!({"workspacePath": "app", "path": ".env.plain", "mode": "plain", "keys": [{"key": "PLAIN"}]});
+    files.as_array_mut().unwrap().push(plain);
+    let places = json!([{"repoId": repo, "workspacePath": "lib"}]);
+    real.patch(&path, &json!({"repos": places, "envFiles": files}));
+    secret(real, "PLAIN", "env", CANARIES[5], &Value::Null);
 }
 
 /// The files below a folder of the data directory that contain a text.
@@ -75,47 +125,16 @@ fn save_snapshot(socket: &mut Watching) -> Value {
 
 #[test]
 fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
-    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let (machine, folder) = (Machine::new(), tempfile::tempdir().unwrap());
+    let (script, root) = (machine.file("script-of-this-test.toml"), folder.path().display().to_string());
+    std::fs::write(&script, SCRIPT).unwrap();
+    let own = [("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()), ("WORKSPACE_LOCAL_ROOTS", &root)];
+    let mut real = Real::on(machine, &[&own[..], &[("WARM_POOL_SIZE", "0")]].concat());
     assert_eq!(real.server.take().unwrap().stop(), 0);
     real.server = Some(real.machine.serve_logging_to(&real.machine.file("gateway.log")));
     let id = configuration(&real);
-    real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
-    let _setup = running(&real);
-    let env = real
-        .shell(&real.session, "mkdir -p app/node_modules; touch app/node_modules/dependency; cat app/.env");
-    assert_eq!(env, format!("SHARED={}\nOVERRIDDEN={}", CANARIES[0], CANARIES[1]));
-    assert_eq!(
-        real.shell(&real.session, "cat app/key.pem; stat -c %a app/key.pem"),
-        format!("{}600", CANARIES[3])
-    );
-    let submitted = json!({"secrets": [{"key": "SUBMITTED", "value": CANARIES[2]}], "envVars": []});
-    let answer = real.post(&format!("/proliferate/{}/env", real.session), &submitted);
-    assert_eq!(
-        (&answer["submitted"], &answer["applied"], &answer["missing"]),
-        (&json!(true), &json!(true), &json!([]))
-    );
-    assert_eq!(
-        real.shell(&real.session, "grep SUBMITTED app/.env; cat /tmp/.proliferate_env.json"),
-        format!("SUBMITTED={0}\n{{\"SUBMITTED\":\"{0}\"}}", CANARIES[2])
-    );
-    assert_eq!(
-        real.shell(&real.session, "pgrep -xc sleep || true"),
-        "0",
-        "a setup session starts no services"
-    );
-    let whose = "SELECT sandbox_provider || ' ' || (created_by IS NOT NULL) FROM sessions WHERE session_type = 'setup'";
-    assert_eq!(real.sql(whose).as_deref(), Some("local 1"), "it has a provider and a creator");
-    let done =
-        real.post(&format!("/proliferate/{}/finish-setup", real.session), &json!({"name": "ready app"}));
-    assert_eq!((&done["success"], &done["configurationId"]), (&json!(true), &id), "{done}");
-    let configurations = real.get("/v1/configurations");
-    let finished = &configurations["configurations"][0];
-    assert_eq!(
-        (&finished["status"], &finished["name"]),
-        (&json!("ready"), &json!("ready app")),
-        "{finished}"
-    );
-
+    more_owners(&real, folder.path(), &id);
+    set_up(&mut real, &id);
     real.new_session(&json!({"configurationId": id}));
     let mut coding = running(&real);
     // The service read its environment file, so the file was there first.
@@ -133,6 +152,8 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
     services_were_started_by_the_system(&real);
     error_bodies_have_no_value(&real, &id);
 
+    let own = json!({"secrets": [], "envVars": [{"key": "VARIABLE", "value": CANARIES[6]}]});
+    real.post(&format!("/proliferate/{}/env", real.session), &own);
     coding.prompt("hello");
     coding.until_type("turn_complete");
     save_snapshot(&mut coding);
@@ -146,10 +167,88 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
     let env = real.shell(&real.sandbox(), "cat app/.env app/key.pem");
     assert!(env.contains(CANARIES[0]) && env.ends_with(CANARIES[3]), "after a move: {env}");
     assert!(!env.contains(PLATFORM));
+    printed_values_are_redacted(&real, &mut again);
     drop(again);
     conversation_and_ledger_have_no_value(&real);
     real.delete(&format!("/proliferate/{}", real.session));
     assert_nowhere_else(real);
+}
+
+/// A setup session whose person submits values and finishes it.
+fn set_up(real: &mut Real, id: &Value) {
+    real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
+    let _setup = running(real);
+    let env = real
+        .shell(&real.session, "mkdir -p app/node_modules; touch app/node_modules/dependency; cat app/.env");
+    assert_eq!(env, format!("SHARED={}\nOVERRIDDEN={}", CANARIES[0], CANARIES[1]));
+    assert_eq!(
+        real.shell(&real.session, "cat app/key.pem; stat -c %a app/key.pem"),
+        format!("{}600", CANARIES[3])
+    );
+    let submitted = json!({"secrets": [{"key": "SUBMITTED", "value": CANARIES[2]}],
+        "envVars": [{"key": "VARIABLE", "value": CANARIES[6]}]});
+    let answer = real.post(&format!("/proliferate/{}/env", real.session), &submitted);
+    assert_eq!(
+        (&answer["submitted"], &answer["applied"], &answer["missing"]),
+        (&json!(true), &json!(true), &json!([]))
+    );
+    assert_eq!(
+        real.shell(&real.session, "tail -2 app/.env; cat /tmp/.proliferate_env.json"),
+        format!(
+            "SUBMITTED={0}\nVARIABLE={1}\n{{\"SUBMITTED\":\"{0}\",\"VARIABLE\":\"{1}\"}}",
+            CANARIES[2], CANARIES[6]
+        )
+    );
+    assert_eq!(
+        real.shell(&real.session, "cat lib/.env app/.env.plain"),
+        format!("OF_REPO={}\nPLAIN={}", CANARIES[4], CANARIES[5])
+    );
+    assert_eq!(
+        real.shell(&real.session, "pgrep -xc sleep || true"),
+        "0",
+        "a setup session starts no services"
+    );
+    let whose = "SELECT sandbox_provider || ' ' || (created_by IS NOT NULL) FROM sessions WHERE session_type = 'setup'";
+    assert_eq!(real.sql(whose).as_deref(), Some("local 1"), "it has a provider and a creator");
+    let (url, finish) = (real.server().url(""), ["session", "finish-setup", &real.session]);
+    let options = ["--name", "ready app", "--url", &url, "--token", real.key()];
+    let done = real.machine.json(&[&finish[..], &options].concat());
+    assert_eq!((&done["success"], &done["configurationId"]), (&json!(true), id), "{done}");
+    let configurations = real.get("/v1/configurations");
+    let finished = &configurations["configurations"][0];
+    assert_eq!(
+        (&finished["status"], &finished["name"]),
+        (&json!("ready"), &json!("ready app")),
+        "{finished}"
+    );
+}
+
+/// The agent prints the values, and uploads the folder with the files that have them.
+fn printed_values_are_redacted(real: &Real, socket: &mut Watching) {
+    // The service writes its file at every start.
+    real.shell(&real.sandbox(), "until [ -s app/seen ]; do sleep 0.05; done");
+    socket.prompt("print the environment");
+    let frames = socket.until_type("turn_complete");
+    assert!(!json!(frames).to_string().contains("canary"), "{frames:?}");
+    let printed =
+        |frame: &Value| frame["type"] == "tool_end" && frame.to_string().contains("VARIABLE=[REDACTED]");
+    assert!(frames.iter().any(printed), "the agent printed nothing: {frames:?}");
+    let said = tokens(&frames);
+    for skipped in [".env", ".env.plain", "key.pem"] {
+        assert!(said.contains(&format!("\"{skipped} (a file with secrets)")), "{said}");
+    }
+    let media = format!("/proliferate/{}/verification-media", real.session);
+    let listed = real.get(&format!("{media}?prefix=sessions/{}/verification/", real.session));
+    let keys = listed["files"].as_array().unwrap().iter().map(|file| file["key"].as_str().unwrap());
+    let keys: Vec<_> = keys.collect();
+    assert!(keys.len() == 2 && keys[0].ends_with("/dump.txt") && keys[1].ends_with("/seen"), "{listed}");
+    for key in keys {
+        let path = format!("{media}?key={key}&stream=true");
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let answer = client.get(real.server().url(&path)).bearer_auth(real.key()).send().unwrap();
+        let text = answer.text().unwrap();
+        assert!(text.contains("SHARED=[REDACTED]") && !text.contains("canary"), "{key}: {text}");
+    }
 }
 
 /// Nobody asked for the services of a restored sandbox, so the ledger names the system. It does not have the commands,
@@ -158,7 +257,10 @@ fn services_were_started_by_the_system(real: &Real) {
     let path = format!("/v1/audit/events?case_id={}&limit=1000", real.session);
     let of_system = || -> Vec<Value> {
         let events = real.get(&path)["events"].as_array().unwrap().clone();
-        events.into_iter().filter(|event| event["role_id"] == "SYSTEM").collect()
+        // Reads of the repository are the system's too.
+        let of_system =
+            |event: &Value| event["role_id"] == "SYSTEM" && !event.to_string().contains("git.fetch");
+        events.into_iter().filter(of_system).collect()
     };
     until("the outcome to be recorded", || of_system().len() >= 2);
     let events = of_system();
@@ -201,7 +303,7 @@ fn conversation_and_ledger_have_no_value(real: &Real) {
     }
 }
 
-/// The canaries are in no table, log or metric. The database has only encrypted values.
+/// The canaries are in no table, log or metric. The database has only encrypted values, and the artifacts of calls.
 fn assert_nowhere_else(mut real: Real) {
     let metrics = reqwest::blocking::get(real.server().url("/metrics")).unwrap().text().unwrap();
     let server = real.server.take().unwrap();
@@ -240,6 +342,28 @@ fn a_changed_value_reaches_a_running_sandbox_and_a_bad_path_is_refused() {
     assert!(refused["error"].as_str().unwrap().contains("envFiles[0].path"), "{refused}");
     let file = json!({"path": "/etc/shadow", "content": "x"});
     assert_eq!(call(&real, "PUT", "/v1/secret-files", &file).0, 400);
+}
+
+#[test]
+fn what_is_removed_leaves_a_running_sandbox_and_what_the_agent_wrote_stays() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let id = configuration(&real);
+    real.new_session(&json!({"configurationId": id}));
+    let _socket = running(&real);
+    let delete = |path: &str| assert_eq!(call(&real, "DELETE", path, &Value::Null).0, 200, "{path}");
+    let shell = |command: &str| real.shell(&real.session, command);
+    let owner = format!("configurationId={}", id.as_str().unwrap());
+    shell("echo OWN=1 >> app/.env");
+    delete(&format!("/v1/secret-files?path=app/key.pem&{owner}"));
+    shell("while [ -e app/key.pem ]; do sleep 0.05; done; echo mine > app/key.pem");
+    // A required variable has no value any more. It leaves the file, which stays.
+    delete(&format!("/v1/secrets/OVERRIDDEN?{owner}"));
+    delete("/v1/secrets/OVERRIDDEN");
+    shell("while grep -q OVERRIDDEN app/.env; do sleep 0.05; done");
+    assert_eq!(shell("cat app/.env"), format!("SHARED={}\nOWN=1", CANARIES[0]));
+    real.patch(&format!("/v1/configurations/{}", id.as_str().unwrap()), &json!({"envFiles": []}));
+    shell("while grep -q SHARED app/.env; do sleep 0.05; done");
+    assert_eq!(shell("cat app/.env app/key.pem"), "OWN=1\nmine");
 }
 
 #[test]

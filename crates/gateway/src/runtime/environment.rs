@@ -1,18 +1,19 @@
 //! The environment of a session's app: environment files and secret files with values of the vault, and the values that
 //! people submitted. They are written when a sandbox starts and when something changes, and no snapshot copies them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::{OrgId, RepoId, SessionId};
 use sandbox::SandboxError;
-use sandboxd::protocol::{Code, EnvFile, EnvMode, Exec, Place};
+use sandboxd::protocol::{Code, EnvFile, Exec, Place};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{PlacedRepo, Scope, SessionRecord, StoreError};
 
+use super::written_files::WrittenFiles;
 use super::{Runtime, env_files, sandbox_of};
 use crate::vault::{Injected, OpenSecret, VaultError};
 
@@ -59,7 +60,8 @@ pub(crate) struct SecretFile {
 pub(crate) struct Applied {
     /// The paths of the files that were written, and how many variables or bytes each has.
     pub(crate) files: Vec<(String, usize)>,
-    /// The required variables that have no value. If there are any, no environment file was written.
+    /// The required variables that have no value. While there are any, no environment file is created, but those that
+    /// the sandbox has lose the values that were removed.
     pub(crate) missing: Vec<String>,
 }
 
@@ -115,23 +117,27 @@ impl Environment {
         missing
     }
 
-    /// The paths of all files with secrets.
-    fn secret_paths(&self) -> Vec<String> {
-        let secret = self.files.iter().filter(|file| file.mode == EnvMode::Secret);
-        let paths = secret.filter_map(env_files::place);
-        let paths = paths.chain(self.secret_files.iter().map(|file| file.path.clone()));
-        paths.map(|path| path.to_string_lossy().into_owned()).collect()
+    fn env_paths(&self) -> BTreeSet<String> {
+        self.files.iter().filter_map(path).collect()
     }
 
-    /// Writes all files into a sandbox. Their paths are recorded first, so that no snapshot copies them, whenever the
-    /// gateway stops.
+    fn secret_file_paths(&self) -> BTreeSet<String> {
+        self.secret_files.iter().map(|file| file.path.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Writes all files into a sandbox, and removes those that it has from earlier. Their paths are recorded first, so
+    /// that no snapshot copies them, whenever the gateway stops.
     pub(crate) async fn apply(
         &self,
         runtime: &Runtime,
         record: &SessionRecord,
         inside: &Sandboxd,
     ) -> Result<Applied, EnvironmentError> {
-        runtime.store.add_secret_paths(record.org_id, record.id, self.secret_paths()).await?;
+        let (env_files, secret_files) = (self.env_paths(), self.secret_file_paths());
+        let paths = env_files.union(&secret_files).cloned().collect();
+        runtime.store.add_secret_paths(record.org_id, record.id, paths).await?;
+        let present = WrittenFiles::of(inside).await?;
+        present.keep_only(inside, &env_files, &secret_files).await?;
         let mut written = Vec::new();
         for file in &self.secret_files {
             let path = file.path.to_string_lossy().into_owned();
@@ -145,9 +151,9 @@ impl Environment {
             self.write_submitted(inside).await?;
         }
         let missing = self.missing();
-        if missing.is_empty() {
-            for file in &self.files {
-                let done = inside.env_apply(vec![file.clone()], self.values(file)).await?;
+        for file in &self.files {
+            if missing.is_empty() || path(file).is_some_and(|path| present.has_env_file(&path)) {
+                let done = inside.env_apply(vec![optional(file)], self.values(file)).await?;
                 written.extend(done.applied.into_iter().map(|file| (file.path, file.key_count)));
             }
         }
@@ -237,6 +243,18 @@ fn folder(file: &EnvFile) -> PathBuf {
     env_files::workspace_file(&file.workspace_path).unwrap_or_default()
 }
 
+/// The path of a file in the workspace, as it is recorded.
+fn path(file: &EnvFile) -> Option<String> {
+    env_files::place(file).map(|path| path.to_string_lossy().into_owned())
+}
+
+/// The file with variables that may all be missing: the supervisor would refuse the whole file.
+fn optional(file: &EnvFile) -> EnvFile {
+    let mut file = file.clone();
+    file.keys.iter_mut().for_each(|key| key.required = false);
+    file
+}
+
 /// The environment files of a session, and where its repositories are: the configuration's files, and those of each
 /// repository in its folder. The configuration's file takes precedence over a repository's at the same place.
 async fn specification(
@@ -270,10 +288,9 @@ pub(super) async fn secret_paths(
     record: &SessionRecord,
 ) -> Result<Vec<PathBuf>, EnvironmentError> {
     let (files, _) = specification(runtime, record).await?;
-    let secret = files.iter().filter(|file| file.mode == EnvMode::Secret);
     let recorded = runtime.store.secret_paths(record.id).await?;
     let recorded = recorded.iter().filter_map(|path| env_files::workspace_file(path));
-    Ok(secret.filter_map(env_files::place).chain(recorded).collect())
+    Ok(files.iter().filter_map(env_files::place).chain(recorded).collect())
 }
 
 /// Applies environments again to running sandboxes after a secret or a specification was changed, by whomever.

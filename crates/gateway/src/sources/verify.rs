@@ -1,6 +1,8 @@
 //! `verify`: the agent uploads a folder with evidence of its work, such as screenshots and test logs. People see the
 //! files in the session.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use clock::Clock;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Outside, Permit};
+use ledger::Redactor;
 use proto::{AgentMode, JsonObject, SessionId};
 use sandboxd::protocol::{Code, Kind, Place};
 use sandboxd::{ClientError, Sandboxd};
@@ -98,7 +101,10 @@ impl Outside for Verify {
             let stopping = |_| Failure::Down("the gateway is stopping".to_owned());
             let _slot = self.slots.acquire().await.map_err(stopping)?;
             let inside = self.sandboxes.enter(permit, session.id).await.map_err(Failure::Refused)?;
-            let found = read_folder(&inside.supervisor, &folder).await?;
+            let secret = self.store.secret_paths(session.id).await.map_err(|error| store_failure(&error))?;
+            let secret: HashSet<String> = secret.into_iter().collect();
+            let found = read_folder(&inside.supervisor, &folder, &secret).await?;
+            let found = redact(found, permit.redactor().clone()).await?;
             self.save(call, session.id, found).await
         }
         .boxed()
@@ -110,7 +116,9 @@ impl Verify {
         if found.files.is_empty() {
             return Ok(Output { text: nothing(&found.skipped), data: None });
         }
-        let size = self.store.evidence_size(session).await.map_err(|error| store_failure(&error))?;
+        // A call that is executed again replaces its files.
+        let size = self.store.evidence_size(session, &call.run.id).await;
+        let size = size.map_err(|error| store_failure(&error))?;
         let new: i64 = found.files.iter().filter_map(|(_, bytes)| i64::try_from(bytes.len()).ok()).sum();
         if size.saturating_add(new) > MAX_SESSION {
             let limit = MAX_SESSION / 1024 / 1024;
@@ -173,15 +181,26 @@ impl Found {
     }
 }
 
-/// Reads a folder of the workspace. Symbolic links are not followed: what they lead to was not put there.
-async fn read_folder(inside: &Sandboxd, folder: &str) -> Result<Found, Failure> {
-    let kind = match inside.stat(Place::workspace(folder)).await {
-        Ok(stat) => Some(stat.kind),
-        Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => return Ok(Found::default()),
-        Err(error) => return Err(unreadable(&error)),
-    };
-    if kind != Some(Kind::Directory) {
-        return Err(Failure::Refused("folder is not a folder".to_owned()));
+/// Whether there is a folder at a path of the workspace. A path through a symbolic link is none: it could be another
+/// path of a file with secrets.
+async fn is_folder(inside: &Sandboxd, folder: &str) -> Result<bool, Failure> {
+    let ends = folder.match_indices('/').map(|(at, _)| at).chain([folder.len()]);
+    for end in ends {
+        match inside.stat(Place::workspace(&folder[..end])).await {
+            Ok(stat) if stat.kind == Kind::Directory => {}
+            Ok(_) => return Err(Failure::Refused("folder is not a folder".to_owned())),
+            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => return Ok(false),
+            Err(error) => return Err(unreadable(&error)),
+        }
+    }
+    Ok(true)
+}
+
+/// Reads a folder of the workspace without the files at these paths of the workspace. Symbolic links are not followed:
+/// what they lead to was not put there.
+async fn read_folder(inside: &Sandboxd, folder: &str, secret: &HashSet<String>) -> Result<Found, Failure> {
+    if !is_folder(inside, folder).await? {
+        return Ok(Found::default());
     }
     let (mut found, mut left, mut visited) = (Found::default(), MAX_UPLOAD, 0);
     let mut folders = vec![String::new()];
@@ -198,6 +217,9 @@ async fn read_folder(inside: &Sandboxd, folder: &str) -> Result<Found, Failure> 
                 Kind::Directory if visited + folders.len() < MAX_FOLDERS => folders.push(path),
                 Kind::Directory => found.skip(&path, "too many folders"),
                 Kind::Symlink | Kind::Other => found.skip(&path, "not a regular file"),
+                Kind::File if secret.contains(&join(folder, &path)) => {
+                    found.skip(&path, "a file with secrets")
+                }
                 Kind::File => match may_upload(&path, entry.stat.size, found.files.len(), left) {
                     Err("empty") => {}
                     Err(why) => found.skip(&path, why),
@@ -214,7 +236,34 @@ async fn read_folder(inside: &Sandboxd, folder: &str) -> Result<Found, Failure> 
     Ok(found)
 }
 
-/// Whether a file is uploaded. Environment files never are, because people of the whole organization see evidence.
+/// Removes known secrets from texts, because people of the whole organization see evidence. It is done off the async
+/// workers: an upload is large.
+async fn redact(mut found: Found, redactor: Redactor) -> Result<Found, Failure> {
+    let redacted = tokio::task::spawn_blocking(move || {
+        for (path, content) in &mut found.files {
+            redact_file(path, content, &redactor);
+        }
+        found
+    });
+    redacted.await.map_err(|_| Failure::Down("the evidence could not be searched for secrets".to_owned()))
+}
+
+/// Removes known secrets from a file if its name or its content says that it is a text. Other files stay as they are:
+/// no program could read them if their bytes were replaced.
+fn redact_file(path: &str, content: &mut Vec<u8>, redactor: &Redactor) {
+    let named_text = content_type(path).starts_with("text/") || content_type(path) == "application/json";
+    let text = match std::str::from_utf8(content) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) if named_text => String::from_utf8_lossy(content),
+        Err(_) => return,
+    };
+    let redacted = redactor.known_in_text(&text);
+    if redacted != text {
+        *content = redacted.into_bytes();
+    }
+}
+
+/// Whether a file is uploaded. Environment files never are, wherever they come from.
 fn may_upload(path: &str, size: u64, files: usize, left: u64) -> Result<(), &'static str> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let odd =
@@ -286,6 +335,23 @@ mod tests {
             assert_eq!(may_upload(path, size, files, left), Err(why), "{path:?}");
         }
         assert!(may_upload(&"x".repeat(MAX_PATH + 1), 1, 0, MAX_UPLOAD).is_err());
+    }
+
+    #[test]
+    fn known_secrets_are_removed_from_texts_and_other_files_stay_as_they_are() {
+        let redactor = Redactor::new(["canary-41"]).unwrap();
+        let redacted = |path: &str, content: &[u8]| {
+            let mut content = content.to_vec();
+            redact_file(path, &mut content, &redactor);
+            content
+        };
+        assert_eq!(redacted("a.log", b"key=canary-41, 7 pass"), b"key=[REDACTED], 7 pass");
+        assert_eq!(redacted("a.json", br#"{"key":"canary-41"}"#), br#"{"key":"[REDACTED]"}"#);
+        assert_eq!(redacted("no-extension", b"canary-41"), b"[REDACTED]");
+        assert_eq!(redacted("a.log", b"\xff canary-41"), "\u{fffd} [REDACTED]".as_bytes());
+        for (path, same) in [("a.png", &b"\x89PNG\xff canary-41"[..]), ("a.log", b"\xff no secret")] {
+            assert_eq!(redacted(path, same), same, "{path}");
+        }
     }
 
     #[test]

@@ -284,9 +284,13 @@ async fn upload(gateway: &TestGateway, org: OrgId, session: SessionId, content: 
     let (run_id, at) = ("run-00000001".to_owned(), gateway.app.clock.now());
     let new = NewEvidence { org_id: org, session_id: session, run_id, files, at };
     // A call that is executed again replaces its files.
+    let store = &gateway.app.store;
     for _ in 0..2 {
-        gateway.app.store.save_evidence(new.clone()).await.unwrap();
+        assert_eq!(store.evidence_size(session, "run-00000001").await.unwrap(), 0, "its own does not count");
+        store.save_evidence(new.clone()).await.unwrap();
     }
+    let size = i64::try_from(content.len()).unwrap();
+    assert_eq!(store.evidence_size(session, "run-00000002").await.unwrap(), size);
     prefix
 }
 

@@ -109,7 +109,7 @@ pub enum EnvFormat {
     Dotenv,
 }
 
-/// Scrubs only the variables of secret files.
+/// Scrub removes only the variables of secret files. No snapshot copies either kind, because both have values of secrets.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnvMode {

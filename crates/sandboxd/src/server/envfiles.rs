@@ -15,15 +15,14 @@ use rustix::io::Errno;
 use super::files::{read_small, write_small};
 use super::roots::{Roots, clean, refusal};
 use crate::protocol::{
-    Code, EnvApplyResult, EnvBody, EnvFile, EnvMode, EnvScrubResult, Kind, Place, Refusal, WrittenEnvFile,
+    Code, ENV_RECORD, EnvApplyResult, EnvBody, EnvFile, EnvMode, EnvScrubResult, Kind, Place, Refusal,
+    WrittenEnvFile,
 };
 
 const MAX_FILES: usize = 100;
 const MAX_KEYS: usize = 1_000;
 const MAX_EXCLUDE: u64 = 1024 * 1024;
 const MAX_TEXT: u64 = 1024 * 1024;
-/// The file with [`WrittenVariables`], in the home directory.
-const RECORD: &str = ".proliferate/env-files.json";
 /// Every request reads and rewrites the same record.
 static RECORD_LOCK: Mutex<()> = Mutex::new(());
 
@@ -47,8 +46,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The names of the variables that were written, by the path of their file. It is in our own folder, which is in no
-/// snapshot. Thus a value that nobody has any more is removed, and a value that the agent wrote itself is not.
+/// The content of [`ENV_RECORD`]. Thus a value that nobody has any more is removed, and a value that the agent wrote itself is not.
 type WrittenVariables = BTreeMap<String, BTreeSet<String>>;
 
 pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApplyResult, Refusal> {
@@ -90,7 +88,8 @@ pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApp
     Ok(EnvApplyResult { applied })
 }
 
-/// Removes the variables of secret files, and the files that have no others.
+/// Removes the variables of secret files, and the files that have no others. What is in these files afterwards is the
+/// agent's own.
 pub(super) fn scrub(
     roots: &Roots,
     body: &EnvBody,
@@ -98,7 +97,7 @@ pub(super) fn scrub(
     number: u64,
 ) -> Result<EnvScrubResult, Refusal> {
     let _one_at_a_time = RECORD_LOCK.lock();
-    let written = written(roots);
+    let mut written = written(roots);
     let mut scrubbed = Vec::new();
     for target in check(&body.spec)?.iter().filter(|target| target.spec.mode == EnvMode::Secret) {
         let place = target.place();
@@ -116,6 +115,9 @@ pub(super) fn scrub(
             write_small(roots, &place, Some(0o600), left.as_bytes(), number)?;
             true
         };
+        if written.remove(&place.path).is_some() {
+            record(roots, &written, number)?;
+        }
         if changed {
             scrubbed.push(place.path);
         }
@@ -137,14 +139,14 @@ fn read_text(roots: &Roots, place: &Place) -> Result<Option<String>, Refusal> {
 
 /// An unreadable record counts as empty: it only means that values stay which nobody has any more.
 fn written(roots: &Roots) -> WrittenVariables {
-    let content = read_small(roots, &Place::home(RECORD), MAX_TEXT);
+    let content = read_small(roots, &Place::home(ENV_RECORD), MAX_TEXT);
     content.ok().and_then(|content| serde_json::from_slice(&content).ok()).unwrap_or_default()
 }
 
 fn record(roots: &Roots, written: &WrittenVariables, number: u64) -> Result<(), Refusal> {
     let content =
         serde_json::to_vec(written).map_err(|_| Refusal::new(Code::Io, "cannot record the variables"))?;
-    write_small(roots, &Place::home(RECORD), Some(0o600), &content, number)
+    write_small(roots, &Place::home(ENV_RECORD), Some(0o600), &content, number)
 }
 
 fn unlink(roots: &Roots, place: &Place) -> Result<bool, Refusal> {

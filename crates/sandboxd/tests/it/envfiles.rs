@@ -89,6 +89,23 @@ async fn variables_of_the_agent_are_kept_and_removed_values_are_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_a_scrubbed_file_is_the_agents_own() {
+    let sandbox = start().await;
+    let client = &sandbox.client;
+    let file = sandbox.workspace().join(".env.local");
+    client.env_apply(spec(TWO), values(&[("A_KEY", "a"), ("C_KEY", "c")])).await.unwrap();
+    client.env_scrub(spec(TWO)).await.unwrap();
+    std::fs::write(&file, "C_KEY=by the agent\n").unwrap();
+    client.env_apply(spec(TWO), values(&[("A_KEY", "a")])).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "C_KEY=by the agent\nA_KEY=a\n");
+    // No specification names a variable of the file any more.
+    let removed = spec(r#"[{"path":".env.local","keys":[]}]"#);
+    assert_eq!(client.env_scrub(removed.clone()).await.unwrap().scrubbed, [".env.local"]);
+    assert_eq!(client.env_scrub(removed).await.unwrap().scrubbed, [""; 0]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "C_KEY=by the agent\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_missing_variables_are_named_before_any_write() {
     let sandbox = start().await;
     let many = spec(
