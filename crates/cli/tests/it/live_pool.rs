@@ -80,6 +80,33 @@ fn a_new_session_takes_a_pooled_agent_for_itself() {
     assert_ne!(waiting(&real), sandbox, "the pool is filled again");
 }
 
+/// A pooled agent was booted before anybody knew its session, and gets what the session's mode has afterwards.
+#[test]
+fn a_setup_session_that_takes_a_pooled_agent_has_its_environment_instructions_and_tools() {
+    let mut real = pooled();
+    let sandbox = waiting(&real);
+    let configuration = real.post("/v1/configurations", &json!({"name": "app", "repos": []}))["id"].clone();
+    let path = format!("/v1/configurations/{}", configuration.as_str().unwrap());
+    let files = json!([{"path": ".env", "keys": [{"key": "API_KEY", "required": true}]}]);
+    real.patch(&path, &json!({ "envFiles": files }));
+    let put = real.machine.run(&["secrets", "set", "API_KEY", "canary-of-the-pool", "--purpose", "env"]);
+    assert_eq!(put.code, 0, "{}", put.err);
+    real.new_session(&json!({"sessionType": "setup", "configurationId": configuration}));
+    let mut socket = real.watch("");
+    socket.prompt("please save the commands");
+    let frames = socket.until_type("turn_complete");
+    assert!(tokens(&frames).contains("Saved 1 service commands: web"), "{frames:?}");
+    assert_eq!(sandbox_of(&real), json!(sandbox));
+    assert_eq!(real.get(&path)["serviceCommands"][0]["name"], "web", "the callback reached the gateway");
+    assert_eq!(real.shell(&sandbox, "cat .env"), "API_KEY=canary-of-the-pool");
+    let tools = real.shell(&sandbox, "ls ../.proliferate/agent/tool | tr '\\n' ' '");
+    let expected =
+        "request_env_variables.js save_env_files.js save_service_commands.js save_snapshot.js verify.js";
+    assert_eq!(tools, expected);
+    let told = "grep -c 'Do not change source code' ../.proliferate/agent/instructions.md";
+    assert_eq!(real.shell(&sandbox, told), "1");
+}
+
 #[test]
 fn a_crash_keeps_sandboxes_in_use_and_ends_pooled_ones() {
     let mut real = pooled();

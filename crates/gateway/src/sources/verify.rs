@@ -218,7 +218,7 @@ async fn read_folder(inside: &Sandboxd, folder: &str, secret: &HashSet<String>) 
                 Kind::Directory => found.skip(&path, "too many folders"),
                 Kind::Symlink | Kind::Other => found.skip(&path, "not a regular file"),
                 Kind::File if secret.contains(&join(folder, &path)) => {
-                    found.skip(&path, "a file with secrets")
+                    found.skip(&path, "a file with secrets");
                 }
                 Kind::File => match may_upload(&path, entry.stat.size, found.files.len(), left) {
                     Err("empty") => {}
