@@ -34,7 +34,11 @@ impl fmt::Display for PoolLimits {
             0 => write!(f, ", up to {} for one address", amount(self.total / 2)),
             session => {
                 let org = amount(self.total / 2);
-                write!(f, ", up to {org} for one organization and {} for one session", amount(session))
+                write!(
+                    f,
+                    ", up to {org} for one organization and {} for one session, user or API key",
+                    amount(session)
+                )
             }
         }
     }
@@ -244,8 +248,8 @@ mod tests {
     #[test]
     fn limits_are_described_for_people() {
         let memory = PoolLimits { name: "memory", unit: "bytes", total: 512 << 20, per_session: 64 << 20 };
-        let described =
-            "memory: 512 MiB in all, up to 256 MiB for one organization and 64 MiB for one session";
+        let described = "memory: 512 MiB in all, up to 256 MiB for one organization and 64 MiB for one session, \
+             user or API key";
         assert_eq!(memory.to_string(), described);
         let before =
             PoolLimits { name: "memory before login", unit: "bytes", total: 9 << 19, per_session: 0 };

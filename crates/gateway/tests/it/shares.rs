@@ -333,6 +333,21 @@ async fn requests_of_one_session_leave_slots_to_others() {
 }
 
 #[tokio::test]
+async fn requests_of_one_member_leave_slots_to_the_others_of_its_organization() {
+    let gateway = patient(Setup::sqlite().set("PROLIFERATE_MAX_CONNECTIONS", "2048")).await;
+    let app = gateway.app.clone();
+    let org = org(&app).await;
+    let (busy, colleague) = (person(&app, org, Role::Owner).await, person(&app, org, Role::Member).await);
+    let held = app.shares.requests.take(shares::Party::user(busy.id, org), 256).unwrap();
+    let refused = gateway.get("/v1/me").bearer(&busy.token).send().await;
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert!(refused.text().contains("You have used your share of requests"), "{}", refused.text());
+    assert_eq!(gateway.get("/v1/me").bearer(&colleague.token).status().await, 200);
+    drop(held);
+    assert_eq!(gateway.get("/v1/me").bearer(&busy.token).status().await, 200);
+}
+
+#[tokio::test]
 async fn metrics_show_shares_and_name_no_caller() {
     let gateway = patient(Setup::sqlite()).await;
     let text = gateway.get("/metrics").send().await.text();

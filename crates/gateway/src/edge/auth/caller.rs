@@ -85,7 +85,7 @@ impl Caller {
     /// The party whose shares of slots, memory and rates this caller uses.
     pub fn party(&self) -> Party {
         match self {
-            Self::User(user) => Party::org(user.org),
+            Self::User(user) => Party::user(user.id, user.org),
             Self::Service { org: Some(org), .. } => Party::org(*org),
             Self::Service { org: None, .. } => Party::services(),
             Self::Sandbox(session) => Party::session(session.id, session.org_id),
