@@ -2,11 +2,13 @@
 //! transaction of the change.
 
 use ledger::{ActionType, Event, Outcome, Target, TargetType, Text};
-use policy::Claim;
-use proto::{EgressMode, OrgId};
+use policy::{Claim, ModeKey, ModeSetting};
+use proto::{AutomationId, EgressMode, OrgId};
+use serde_json::Value;
 use store::{NewEvent, Scope};
 
 use super::Gate;
+use crate::request::content_hash;
 
 /// The kind of object that was administered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,17 @@ impl AdminChange {
         Self::new(Subject::Egress, "set", details)
     }
 
+    /// A new mode of an action in an automation.
+    pub fn automation_mode(automation: AutomationId, key: &ModeKey, setting: &ModeSetting) -> Self {
+        let (key, mode) = (key.as_str(), setting.otherwise().as_str());
+        let notes = setting_notes(setting.two_person(), setting.conditions());
+        Self::new(
+            Subject::Automation,
+            "change",
+            format!("automation {automation}, mode of {key}: {mode}, {notes}"),
+        )
+    }
+
     /// A change of secrets. The event has their names, never their values.
     pub fn secrets<'a>(
         operation: &'static str,
@@ -127,6 +140,12 @@ impl AdminChange {
         });
         event.notes = Some(notes(&self.details));
     }
+}
+
+/// What the event of a mode says about it besides the word. Conditions can be long, so the event has only their hash.
+pub(super) fn setting_notes(two_person: bool, conditions: Option<&Value>) -> String {
+    let conditions = conditions.map_or_else(|| "none".to_owned(), |value| content_hash(value).to_string());
+    format!("two_person {two_person}, conditions {conditions}")
 }
 
 /// What is cut off is still told by its hash, so that no change hides behind a long one.

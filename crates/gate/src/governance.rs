@@ -18,14 +18,13 @@ use proto::{InvocationId, OrgId, UserId};
 use store::{Change, GateWrite, NewEvent, OrgActionMode, OverrideGrant, SafetyLock, Store, StoreError};
 use uuid::Uuid;
 
-use super::administration::{AdminChange, Subject};
+use super::administration::{AdminChange, Subject, setting_notes};
 use super::checkpoints::{
     CheckpointFailure, SigningKeyError, grow, key_in_force, read_checkpoints, read_or_make, read_seed,
     sign_ledger, signing_key,
 };
 use super::rules::{RulesError, read_policy};
 use crate::audit_writer;
-use crate::request::content_hash;
 use crate::settings::GateSettings;
 use crate::vocabulary::wire_mode;
 
@@ -351,15 +350,8 @@ pub(super) const UNSET: &str = "unset";
 
 /// What the event of a mode contains nowhere else. `audit verify` compares it with the row.
 pub(super) fn mode_notes(set: &OrgActionMode) -> String {
-    let conditions = set.conditions.as_ref().map(|conditions| content_hash(conditions).to_string());
-    let invocation = set.invocation.map(|id| id.to_string());
-    let shown = |part: Option<String>| part.unwrap_or_else(|| "none".to_owned());
-    format!(
-        "two_person {}, conditions {}, invocation_id {}",
-        set.two_person,
-        shown(conditions),
-        shown(invocation)
-    )
+    let invocation = set.invocation.map_or_else(|| "none".to_owned(), |id| id.to_string());
+    format!("{}, invocation_id {invocation}", setting_notes(set.two_person, set.conditions.as_ref()))
 }
 
 /// The prefix of the notes of a grant's events, before its id.

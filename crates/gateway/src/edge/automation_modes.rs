@@ -1,13 +1,13 @@
 //! `/v1/automations/{automationId}/action-modes`: the action modes of an automation's sessions.
 
 use axum::Json;
-use gate::Subject;
+use gate::{AdminChange, Subject};
 use policy::ModeSetting;
 use proto::AutomationId;
 use proto::http::{AutomationModes, ErrorBody, OkReply, SetAutomationMode};
 
 use super::action_modes::parse_key;
-use super::administer::administer;
+use super::administer::{administer, administer_as};
 use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
@@ -41,9 +41,7 @@ pub(super) async fn set(
     let key = parse_key(&key)?;
     let parsed = ModeSetting::parse(&mode);
     let setting = parsed.map_err(|error| ApiError::bad_request(format!("mode: {error}")))?;
-    let word = setting.otherwise().as_str();
-    let details = format!("automation {id}, mode of {}: {word}", key.as_str());
-    let store = administer(&app, &admin, Subject::Automation, "change", details);
+    let store = administer_as(&app, &admin, &AdminChange::automation_mode(id, &key, &setting));
     store.set_automation_mode(admin.org, id, key.as_str(), Some(mode)).await?;
     Ok(Json(OkReply::OK))
 }

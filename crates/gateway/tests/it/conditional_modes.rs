@@ -145,6 +145,13 @@ async fn conditions_of_an_automation_count_and_wrong_ones_deny() {
     assert_eq!(put(Role::Admin, notes()).await, 200);
     let (_, listed) = get(&world, world.team.token(Role::Member), &path).await;
     assert_eq!(listed, json!({"modes": {KEY: notes()}}));
+    let (_, found) = get(&world, world.team.token(Role::Owner), "/v1/audit/events?limit=100").await;
+    let mut changes =
+        found["events"].as_array().unwrap().iter().filter(|it| it["target"]["name"] == "automation");
+    let said = changes.next_back().unwrap()["notes"].as_str().unwrap();
+    let setting = policy::ModeSetting::parse(&notes()).unwrap();
+    let hash = ledger::payload_hash(setting.conditions().unwrap()).unwrap();
+    assert!(said.ends_with(&format!(", two_person false, conditions {hash}")), "{said}");
     assert_eq!([write("dev").await.0, write("all").await.0, write("x").await.0], [200, 403, 202]);
     assert_eq!(set(&world, &json!({"else": "allow", "rules": [notes()["rules"][1]]})).await.0, 200);
     assert_eq!(put(Role::Admin, json!("allow")).await, 200);
