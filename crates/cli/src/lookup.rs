@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use proto::{ApiKeyId, ConfigurationId, OrgId, RepoId, Role, SessionId, UserId};
+use proto::{ApiKeyId, AutomationId, ConfigurationId, OrgId, RepoId, Role, SessionId, UserId};
 use store::{Member, OverrideGrant, SessionCursor, SessionFilter, Store};
 use uuid::Uuid;
 
@@ -114,6 +114,11 @@ pub(crate) async fn users(store: &Store, org: Option<OrgId>) -> Result<Vec<Candi
         }
     }
     Ok(found.into_values().collect())
+}
+
+pub(crate) async fn automations(store: &Store, org: OrgId) -> Result<Vec<Candidate<AutomationId>>, Failure> {
+    let found = store.automations(org).await?;
+    Ok(found.into_iter().map(|found| Candidate::new(found.id, [found.settings.name])).collect())
 }
 
 pub(crate) async fn keys(store: &Store, org: OrgId) -> Result<Vec<Candidate<ApiKeyId>>, Failure> {

@@ -115,7 +115,8 @@ pub(crate) struct ExplainArgs {
     /// The operation of the tool [default: the tool's name]
     #[arg(long)]
     pub(crate) operation: Option<String>,
-    /// The risk to assume, also for a tool that does not exist [default: the tool's own]
+    /// The risk to assume; needed for tools of connectors and databases, which only the gateway knows
+    /// [default: the tool's own]
     #[arg(long, value_enum)]
     pub(crate) risk: Option<RiskArg>,
     /// Instead of a tool: the table to write to
@@ -143,6 +144,9 @@ pub(crate) struct ExplainArgs {
     /// Use the modes of this organization [default: the mode follows from the risk]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
+    /// Use also the modes of this automation of the organization, by name or id
+    #[arg(long, value_name = "AUTOMATION", requires = "org", add = ArgValueCandidates::new(complete::automations))]
+    pub(crate) automation: Option<String>,
     /// Assume that the safety lock is engaged
     #[arg(long)]
     pub(crate) locked: bool,

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use gateway::known_tool;
 use policy::{
-    Action, ActorClass, Claim, Explanation, Flag, Grant, ModeDecision, Outcome, Policy, Request, Risk,
-    RunState, WriteMode, resolve_mode,
+    Action, ActorClass, Claim, Explanation, Flag, Grant, ModeDecision, ModeKey, Outcome, Policy, Request,
+    Risk, RunState, WriteMode, full_name, resolve_mode,
 };
 use serde_json::json;
 
@@ -14,6 +14,7 @@ use crate::args::{ExplainArgs, RiskArg, WriteArg};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::json_file::read_json;
+use crate::lookup::{AUTOMATION, automations, pick};
 use crate::output::{GREEN, RED, YELLOW, json_line, line};
 
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
@@ -91,15 +92,26 @@ async fn mode(
     action: &Action,
 ) -> Result<Option<ModeDecision>, Failure> {
     let Action::Tool { tool_name, operation, risk, .. } = action else { return Ok(None) };
-    let key = known_tool(policy, tool_name, operation).and_then(|tool| tool.mode_key);
+    let key = match known_tool(policy, tool_name, operation) {
+        Some(tool) => tool.mode_key,
+        // Only the gateway knows the tools of connectors and databases. Their names are the keys of their modes.
+        None => full_name(tool_name, operation).parse::<ModeKey>().ok(),
+    };
     let (Some(key), Some(org)) = (&key, args.org.as_deref()) else {
         return Ok(key.map(|_| ModeDecision::inferred(*risk)));
     };
     let store = context.store().await?;
     let org = context.org(&store, Some(org)).await?;
     let modes = store.action_modes_for(org, None, key.as_str()).await?;
+    let automation = match &args.automation {
+        Some(wanted) => {
+            let id = pick(AUTOMATION, wanted, &automations(&store, org).await?)?;
+            store.automation_modes(org, id).await?
+        }
+        None => None,
+    };
     let params = args.params.as_ref().map(|file| read_json("--params", file)).transpose()?;
-    Ok(Some(resolve_mode(key, None, &modes.org, *risk, params.as_ref())))
+    Ok(Some(resolve_mode(key, automation.as_ref(), &modes.org, *risk, params.as_ref())))
 }
 
 fn action(policy: &Policy, args: &ExplainArgs) -> Action {

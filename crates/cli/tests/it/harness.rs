@@ -162,6 +162,12 @@ impl Server {
         (answer.status().as_u16(), answer.json().unwrap_or_default())
     }
 
+    /// The status of a PUT with this token.
+    pub(crate) fn put(&self, path: &str, token: &str, body: &Value) -> u16 {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        client.put(self.url(path)).bearer_auth(token).json(body).send().unwrap().status().as_u16()
+    }
+
     /// Sends SIGTERM, waits for the end, and returns the exit code.
     pub(crate) fn stop(mut self) -> i32 {
         let pid = rustix::process::Pid::from_child(&self.child);

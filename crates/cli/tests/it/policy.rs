@@ -261,6 +261,48 @@ fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
 }
 
 #[test]
+fn modes_of_connectors_databases_and_automations_are_explained() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let org = machine.first_org();
+    let explain = |tool: &str, more: &[&str]| {
+        let agent =
+            ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.read", "--risk", "read"];
+        let described = machine.json(&[&agent[..], &["--tool", tool, "--org", &org], more].concat());
+        described["verdict"]["rule_id"].as_str().unwrap().to_owned()
+    };
+    let set = |key: &str, mode: &str| {
+        assert_eq!(machine.run(&["actions", "modes", "set", key, mode, "--org", &org]).code, 0, "{key}");
+    };
+    let source = "0190f5d2-7c3e-7a11-8000-5b1f6c2d9e40";
+    let (connector, database) = (format!("connector:{source}:search"), format!("db:{source}:top_users"));
+    assert_eq!(explain(&connector, &[]), "lane:actions.read");
+    set(&connector, "deny");
+    set(&database, "require_approval");
+    assert_eq!(explain(&connector, &[]), "mode:deny:org_default");
+    assert_eq!(explain(&database, &[]), "mode:require_approval:org_default");
+
+    let token = machine.run(&["token", "user"]).out;
+    let new = json!({"name": "triage", "instructions": "Look at new issues."});
+    let (status, made) = server.post("/v1/automations", token.trim(), &new);
+    assert_eq!(status, 201, "{made}");
+    let path = format!("/v1/automations/{}/action-modes", made["id"].as_str().unwrap());
+    for key in [&connector, &database] {
+        assert_eq!(server.put(&path, token.trim(), &json!({"key": key, "mode": "allow"})), 200);
+    }
+    assert_eq!(explain(&database, &["--automation", "triage"]), "lane:actions.read");
+    assert_eq!(
+        explain(&connector, &["--automation", "triage"]),
+        "mode:deny:org_default",
+        "no automation loosens what its organization denies"
+    );
+    let described = ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", &database];
+    let unknown = machine.run(&[&described[..], &["--org", &org, "--automation", "none"]].concat());
+    assert!(unknown.code == 1 && unknown.err.contains("there is no automation"), "{}", unknown.err);
+    assert_eq!(machine.run(&[&described[..], &["--automation", "triage"]].concat()).code, 2, "of which one?");
+}
+
+#[test]
 fn policies_are_compared_with_loosened_rules_first() {
     let machine = Machine::new();
     let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");
