@@ -79,7 +79,7 @@ pub use request::{
     ActionRequest, BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN,
     Target, callback_run,
 };
-pub use result::{CallOutcome, CallResult};
+pub use result::{CallOutcome, CallResult, CallShare};
 pub use rules::{RulesError, read_policy};
 pub use runs::{
     ArtifactReading, Attempt, AttemptError, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent,

@@ -17,7 +17,7 @@ use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::record::{HIDDEN_PARAMETERS, Prepared, hides_parameters};
 use crate::repeated_call::Repeated;
 use crate::request::{CallRequest, Fingerprint};
-use crate::result::{CallOutcome, CallResult, Refusal};
+use crate::result::{CallOutcome, CallResult, CallShare, Refusal};
 use crate::secrets::{redact_failure, redact_output};
 use crate::tool::{Failure, Output, Outside, Tool, Within, Work};
 use crate::{Gate, Permit};
@@ -311,7 +311,10 @@ async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResu
         Ok(Written::TooManyWaiting) => {
             let many = "Too many pending approvals. Resolve existing ones first.";
             let refusal = Refusal::new(ToolErrorCode::DependencyDown, many);
-            let outcome = CallOutcome::OverShare { retry_after: gate.calls.approval_lifetime.as_secs() };
+            let share = CallShare::WaitingCalls;
+            let retry_after = gate.calls.approval_lifetime.as_secs();
+            let outcome = CallOutcome::OverShare { share, retry_after };
+            gate.count_unrecorded(request.caller.org, request.caller.actor.clone());
             Some(CallResult { outcome, ..CallResult::refused(request, &refusal) })
         }
         written => unclaimed(gate, &judgement.call, claimed(written)).await,

@@ -160,9 +160,14 @@ impl Gate {
         self.refusals.take_allowed(caller.org, caller.session, &caller.actor)
     }
 
+    /// Counts an attempt beyond its caller's share, which is not recorded by itself.
+    pub fn count_unrecorded(&self, org: OrgId, actor: Claim) {
+        self.refusals.count((Some(org), actor), 1);
+    }
+
     /// The result of a call beyond its caller's share. The call is counted but not recorded.
     pub(crate) fn refuse_unrecorded(&self, request: &CallRequest, over: &OverShare) -> CallResult {
-        self.refusals.count((Some(request.caller.org), request.caller.actor.clone()), 1);
+        self.count_unrecorded(request.caller.org, request.caller.actor.clone());
         CallResult::over_share(request, over)
     }
 

@@ -37,8 +37,19 @@ pub enum CallOutcome {
     Unavailable,
     /// The call was not recorded, because the caller's share is used up. A retry makes sense after this many seconds.
     OverShare {
+        share: CallShare,
         retry_after: u64,
     },
+}
+
+/// What a caller has used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallShare {
+    /// Its calls of the last minute.
+    Calls,
+    /// The calls that may wait for approval at one time.
+    WaitingCalls,
 }
 
 /// The reason why a call did not succeed. The message is for the caller: bounded in length, and without anyone's
@@ -163,7 +174,8 @@ impl CallResult {
     /// A call beyond its caller's share, which is not recorded.
     pub(crate) fn over_share(request: &CallRequest, over: &OverShare) -> Self {
         let refusal = Refusal::new(ToolErrorCode::DependencyDown, over.to_string());
-        let outcome = CallOutcome::OverShare { retry_after: over.retry_after_seconds() };
+        let outcome =
+            CallOutcome::OverShare { share: CallShare::Calls, retry_after: over.retry_after_seconds() };
         Self { outcome, ..Self::refused(request, &refusal) }
     }
 

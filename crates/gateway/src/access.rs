@@ -131,6 +131,10 @@ pub const fn may(act: Act, kind: CallerKind, owns: bool) -> bool {
 impl Act {
     /// The message that tells a refused caller who may do this.
     pub fn refusal(self) -> String {
+        // Old clients look for this text.
+        if self == Self::DecideInvocation {
+            return "Admin or owner role required for action approvals".to_owned();
+        }
         let row = self.row();
         let people = match (row.creator, row.member, row.admin) {
             (Cell::No, _, Cell::No) => None,
@@ -210,6 +214,7 @@ mod tests {
             (Act::ManageOrganization, "Only admins and owners may do this"),
             (Act::ManageRoles, "Only owners may do this"),
             (Act::ManageOwnKeys, "Only members may do this"),
+            (Act::DecideInvocation, "Admin or owner role required for action approvals"),
             (Act::UseGitProxy, "Only the session's own sandbox may do this"),
             (Act::StartGateRun, "No caller may do this: only the gateway itself does"),
         ];

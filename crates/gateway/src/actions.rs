@@ -14,7 +14,7 @@ use gate::Gate;
 use lru::LruCache;
 use parking_lot::Mutex;
 use proto::OrgId;
-use shares::{Quota, Rate, RateLimits};
+use shares::{Quota, Rate, RateLimits, Window};
 use store::Store;
 
 use crate::git::GitService;
@@ -24,11 +24,15 @@ use crate::sources::Registry;
 pub(crate) use caller::ActionCaller;
 pub(crate) use invocation::{ActionError, is_invalid, shown_invocation};
 
-/// Invocations of one session or API key a minute, and of one organization: half of its calls.
-fn invocations(calls_per_minute: u32) -> RateLimits {
-    let quota = |per_minute: u32| Quota { per_minute, burst: per_minute };
-    let (session, org) = (quota(60), quota((calls_per_minute / 2).max(1)));
-    RateLimits { name: "action invocations", session, org, address: session }
+const INVOCATIONS: &str = "action invocations";
+/// The most invocations of one session or API key in any minute.
+const PER_MINUTE: usize = 60;
+
+/// The invocations of one organization: half of its calls.
+fn invocations_of_org(calls_per_minute: u32) -> RateLimits {
+    let per_minute = (calls_per_minute / 2).max(1);
+    let quota = Quota { per_minute, burst: per_minute };
+    RateLimits { name: INVOCATIONS, session: quota, org: quota, address: quota }
 }
 
 /// The most names of tools that are kept in memory.
@@ -42,7 +46,8 @@ pub struct Actions {
     gate: Arc<Gate>,
     sources: Arc<Registry>,
     hubs: Hubs,
-    rate: Rate,
+    invocations: Window,
+    invocations_of_org: Rate,
     /// The source and the action of each MCP tool that an organization has listed lately.
     names: Mutex<LruCache<(OrgId, String), (String, String)>>,
 }
@@ -51,7 +56,8 @@ impl Actions {
     pub(crate) fn new(git: &GitService, sources: Arc<Registry>, hubs: Hubs, calls_per_minute: u32) -> Self {
         Self {
             store: git.store.clone(),
-            rate: Rate::new(invocations(calls_per_minute), git.clock.clone()),
+            invocations: Window::new(INVOCATIONS, PER_MINUTE, git.clock.clone()),
+            invocations_of_org: Rate::new(invocations_of_org(calls_per_minute), git.clock.clone()),
             clock: git.clock.clone(),
             rng: git.rng.clone(),
             gate: git.gate.clone(),

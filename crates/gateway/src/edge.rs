@@ -3,8 +3,9 @@
 // The table of routes, and the OpenAPI document.
 mod document;
 mod router;
-// Authentication and authorization, and recorded administrative changes.
+// Authentication and authorization, recorded administrative changes, and recorded refusals.
 mod administer;
+mod attempts;
 pub mod auth;
 // Extractors of URL parameters and bodies, and error responses.
 mod body;

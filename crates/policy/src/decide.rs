@@ -256,23 +256,28 @@ fn prohibitions<'a>(policy: &'a Policy, request: &Request) -> CheckResult<'a> {
 /// A tool's mode applies to agents. Humans and services are not asked for approval of their own calls, so
 /// only a `deny` that somebody set applies to them, not one that was inferred from the risk.
 fn mode<'a>(request: &Request) -> CheckResult<'a> {
-    let Some(ModeDecision { mode, source, reason, .. }) = &request.mode else { return Ok(()) };
+    let Some(decision) = &request.mode else { return Ok(()) };
+    let ModeDecision { mode, source, reason, .. } = decision;
     let agent = request.actor.actor_type == ActorClass::Agent;
     let denied = *mode == Mode::Deny && (agent || *source != ModeSource::InferredDefault);
-    Denial::deny_if(
-        denied,
-        "the mode of the tool is deny; an admin can change it with `proliferate actions modes set`",
-    )?;
+    let origin = decision.origin();
+    if denied {
+        return Err(Denial::new(format!(
+            "the mode of the tool is deny ({origin}); an admin can change it with `proliferate actions modes set`"
+        )));
+    }
     let asks = agent && *mode == Mode::RequireApproval;
     Denial::deny_if(
         asks && reason.as_deref() == Some(DEFINITION_DRIFT),
         "nobody has reviewed the tool's definition as it is now, so it requires approval; an admin can review it with \
          `proliferate connectors review`",
     )?;
-    Denial::deny_if(
-        asks,
-        "the mode of the tool requires approval; an admin can allow it with `proliferate actions modes set`",
-    )
+    if asks {
+        return Err(Denial::new(format!(
+            "the mode of the tool requires approval ({origin}); an admin can allow it with `proliferate actions modes set`"
+        )));
+    }
+    Ok(())
 }
 
 impl Prohibition {

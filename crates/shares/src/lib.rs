@@ -2,7 +2,7 @@
 //!
 //! There are two kinds of limits. A [`Pool`] bounds what is held at one time (slots, bytes of memory), and a [`Rate`]
 //! bounds requests over time. Both count by [`Holder`], so that a request counts for its session and for its
-//! organization.
+//! organization. A [`Window`] bounds the requests of a single caller in any minute exactly.
 //!
 //! A pool gives each session a fixed share. An organization (or an unauthenticated address) may hold as much as is
 //! still free: one of them alone gets half of the total, `n` greedy ones get `1/(n+1)` each, and some is left for the
@@ -10,6 +10,7 @@
 
 mod pool;
 mod rate;
+mod window;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,6 +20,7 @@ use proto::{ApiKeyId, OrgId, SessionId, UserId};
 
 pub use pool::{Held, Pool, PoolLimits};
 pub use rate::{Quota, Rate, RateLimits};
+pub use window::Window;
 
 /// An entity whose usage is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

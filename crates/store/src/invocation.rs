@@ -3,8 +3,8 @@
 
 use chrono::{DateTime, Utc};
 use proto::{
-    ActionMode, ApiKeyId, InvocationId, InvocationStatus, ModeSource, OrgId, Risk, RunStatus, SessionId,
-    UserId,
+    ActionMode, ApiKeyId, IntegrationId, InvocationId, InvocationStatus, ModeSource, OrgId, Risk, RunStatus,
+    SessionId, UserId,
 };
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
@@ -51,6 +51,8 @@ pub struct Invocation {
     pub id: InvocationId,
     pub session_id: Option<SessionId>,
     pub integration: String,
+    /// The integration, while it exists; `None` for a source that is none.
+    pub integration_id: Option<IntegrationId>,
     pub action: String,
     pub risk: Risk,
     pub mode: ActionMode,
@@ -112,11 +114,12 @@ impl Invocation {
 macro_rules! invocations {
     ($rest:literal) => {
         concat!(
-            "SELECT i.org_id, i.run_id, i.id, i.session_id, i.integration, i.action, i.risk, i.mode, i.mode_source,
+            "SELECT i.org_id, i.run_id, i.id, i.session_id, i.integration, g.id AS integration_id, i.action, i.risk, i.mode, i.mode_source,
             i.mode_reason, i.params, i.definition_hash, i.request, i.key_id, i.two_person,
             i.first_approved_by, i.first_approved_at, i.edited_hash, i.expires_at, i.decided_by, i.decided_at, i.created_at,
             r.status, r.request_hash, r.outcome, r.answer, r.started_at, r.completed_at
-            FROM invocations i JOIN runs r ON r.org_id = i.org_id AND r.run_id = i.run_id ",
+            FROM invocations i JOIN runs r ON r.org_id = i.org_id AND r.run_id = i.run_id
+            LEFT JOIN integrations g ON g.org_id = i.org_id AND g.provider = i.integration ",
             $rest
         )
     };
@@ -128,6 +131,7 @@ from_row!(inline Invocation, row => Invocation {
     id: row.try_get::<Uuid, _>("id")?.into(),
     session_id: row.try_get::<Option<Uuid>, _>("session_id")?.map(Into::into),
     integration: row.try_get("integration")?,
+    integration_id: row.try_get::<Option<Uuid>, _>("integration_id")?.map(Into::into),
     action: row.try_get("action")?,
     risk: word(row.try_get("risk")?)?,
     mode: word(row.try_get("mode")?)?,

@@ -85,7 +85,7 @@ impl ActionCaller {
         gate::Caller { org, session, actor, role: role.to_owned() }
     }
 
-    fn actor(&self) -> (Claim, &'static str) {
+    pub(super) fn actor(&self) -> (Claim, &'static str) {
         match self {
             Self::Session(session) => (gate::agent(session.id), gate::agent_role(session.mode()).0),
             Self::Key { id, .. } => gate::key_agent(*id),

@@ -9,9 +9,9 @@ use gate::{
 use policy::Risk;
 use proto::http::{Invocation as WireInvocation, InvokeAction};
 use proto::socket::{ActionOutcome, ServerMessage};
-use proto::{InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode, UserId};
+use proto::{ActionMode, InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode, UserId};
 use serde_json::Value;
-use shares::OverShare;
+use shares::{OverShare, Party};
 use std::sync::Arc;
 use store::{Chooser, DisabledAction, Invocation, StoreError};
 use tokio::sync::broadcast::error::RecvError;
@@ -37,9 +37,11 @@ pub(crate) enum ActionError {
 }
 
 impl Actions {
-    /// Takes one invocation from the share of a caller.
+    /// Takes one invocation from the share of a caller. One beyond the share is counted in the ledger.
     pub(crate) fn take(&self, caller: &ActionCaller) -> Result<(), OverShare> {
-        self.rate.take(caller.party(), 1)
+        let own = self.invocations.take(caller.party());
+        let taken = own.and_then(|()| self.invocations_of_org.take(Party::org(caller.org()), 1));
+        taken.inspect_err(|_| self.gate.count_unrecorded(caller.org(), caller.actor().0))
     }
 
     /// Invokes an action. The invocation is `None` if it could not be recorded.
@@ -207,7 +209,10 @@ impl Actions {
         // Only actions have definitions; the platform's own tools are not invoked this way.
         found.filter(|tool| tool.definition().is_some()).ok_or_else(|| {
             let known = source == HTTP_TOOLS || self.sources.claims(&policy, &name);
-            ActionError::Unknown(if known {
+            let vendors = providers::find(source).and_then(|provider| provider.action(action));
+            ActionError::Unknown(if vendors.is_some() {
+                format!("Integration {source} not connected to this session")
+            } else if known {
                 format!("Unknown action: {source}/{action}")
             } else {
                 format!("Unknown integration: {source}")
@@ -263,15 +268,13 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
     let text = answer.as_ref().map(|answer| gate::shown_text(answer.text()));
     let failed = matches!(status, InvocationStatus::Failed | InvocationStatus::Unknown);
     let denied = status == InvocationStatus::Denied;
-    let by_policy = if invocation.decided_by.is_some() { "denied" } else { "policy" };
-    let reason = invocation.mode_reason.clone().unwrap_or_else(|| by_policy.to_owned());
     let duration = run.completed_at.zip(run.started_at).map(|(end, start)| (end - start).num_milliseconds());
     let approved = invocation.decided_by.is_some();
     WireInvocation {
         id: invocation.id,
         session_id: invocation.session_id,
         organization_id: invocation.org_id,
-        integration_id: None,
+        integration_id: invocation.integration_id,
         integration: invocation.integration.clone(),
         action: invocation.action.clone(),
         risk_level: invocation.risk,
@@ -284,7 +287,7 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
         status,
         result: result_of(invocation),
         error: text.filter(|_| failed),
-        denied_reason: denied.then_some(reason),
+        denied_reason: denied.then(|| denied_reason(invocation).to_owned()),
         duration_ms: duration.and_then(|duration| u64::try_from(duration).ok()),
         two_person: invocation.two_person,
         first_approved_by: invocation.first_approved_by,
@@ -295,6 +298,13 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
         expires_at: invocation.expires_at,
         created_at: invocation.created_at,
     }
+}
+
+/// Why an invocation was denied: by a person, by a mode that is wrong, or else by policy. A reason of a mode that does not
+/// deny, such as a changed definition, explains why a person was asked.
+fn denied_reason(invocation: &Invocation) -> &str {
+    let of_mode = invocation.mode_reason.as_deref().filter(|_| invocation.mode == ActionMode::Deny);
+    if invocation.decided_by.is_some() { "denied" } else { of_mode.unwrap_or("policy") }
 }
 
 fn answer_of(invocation: &Invocation) -> Option<CallResult> {

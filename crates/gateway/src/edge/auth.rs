@@ -5,6 +5,7 @@
 //! valid credential of that kind, and the caller may do the act that the router assigns to the route. Every request
 //! looks up its credential, so revoking one takes effect at once.
 
+mod attempted;
 mod caller;
 mod live;
 mod mcp;
@@ -17,6 +18,7 @@ use axum::http::request::Parts;
 
 use crate::app::AppState;
 
+pub(super) use attempted::Attempted;
 pub(super) use caller::from_allowed_origin;
 pub use caller::{Caller, User, authenticate};
 pub(crate) use live::keep_checking;

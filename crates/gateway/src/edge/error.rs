@@ -160,8 +160,13 @@ impl ApiError {
 
     /// The caller must wait until some of its earlier requests have ended.
     pub fn too_many(message: &str) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);
-        Self { retry_after: Some(1), ..error }
+        Self::over_limit(ErrorCode::RateLimited, message, 1)
+    }
+
+    /// The caller has used up a share, and gets more of it after this many seconds.
+    pub fn over_limit(code: ErrorCode, message: &str, retry_after: u64) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, code, message);
+        Self { retry_after: Some(retry_after), ..error }
     }
 
     /// The body of the request is valid JSON of the wrong shape.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use gate::{Approval, ApprovalError, Attempt, CallOutcome, CallResult};
+use gate::{Approval, ApprovalError, Attempt, CallOutcome, CallResult, CallShare};
 use proto::http::{
     ApproveInvocation, ErrorBody, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
     InvokeAction, InvokeReply,
@@ -12,7 +12,8 @@ use proto::http::{
 use proto::{ErrorCode, InvocationId, InvocationStatus, SessionId, UserId};
 use store::{Invocation, UserCredential};
 
-use super::auth::{Caller, SessionAccess, SessionAttempt, User};
+use super::attempts::record_refusal;
+use super::auth::{Attempted, Caller, SessionAccess, SessionAttempt, User};
 use super::contract::identity;
 use super::params::Path;
 use super::{ApiError, Body, OptionalBody};
@@ -35,52 +36,67 @@ pub(super) async fn invoke(
     request: Request,
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
-    match perform(&app, session, request).await {
-        Ok((result, invocation)) => Ok(render(&app, &result, invocation)),
-        Err(refusal) => Err(record(&app, &caller, refusal).await),
-    }
+    let invoked = perform(&app, session, request).await;
+    recorded(&app, &attempt_to("invoke", &caller), invoked).await
 }
 
 async fn perform(
     app: &AppState,
     session: Result<Option<store::SandboxSession>, ApiError>,
     request: Request,
-) -> Result<(CallResult, Option<Invocation>), ApiError> {
+) -> Result<Response, ApiError> {
     let session = session?.ok_or_else(|| ApiError::forbidden("Only sandbox agents can invoke actions"))?;
     let caller = ActionCaller::Session(session);
-    app.actions.take(&caller)?;
+    app.actions.take(&caller).map_err(|over| {
+        ApiError::over_limit(
+            ErrorCode::RateLimited,
+            "Too many action invocations. Try again later.",
+            over.retry_after_seconds(),
+        )
+        .because(over.to_string())
+    })?;
     let read = Body::<InvokeAction>::from_request(request, app).await;
     let Body(request) = read.map_err(|error| error.shape_as(MISSING))?;
     if request.integration.is_empty() || request.action.is_empty() {
         return Err(ApiError::bad_request(MISSING));
     }
-    app.actions.invoke(&caller, request).await.map_err(|error| match error {
+    let invoked = app.actions.invoke(&caller, request).await.map_err(|error| match error {
         ActionError::Unknown(message) => ApiError::not_found(&message),
         ActionError::Disabled(_) => ApiError::forbidden(&error.to_string()),
         ActionError::Source(error) => ApiError::unavailable("The integration", error.to_string()),
         ActionError::Store(error) => error.into(),
-    })
+    });
+    let (result, invocation) = invoked?;
+    let invocation = invocation.ok_or_else(|| unrecorded(&result))?;
+    Ok(render(app, &result, &invocation))
 }
 
-/// Records a refused request in the ledger, and returns the refusal.
-async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError {
-    let (status, problem) = refusal.status_and_text();
-    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-        return refusal;
-    }
-    let denied = status == StatusCode::FORBIDDEN;
-    let outcome = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
-    let tool = Some("actions.invoke".to_owned());
-    let attempt = Attempt { operation: tool.clone(), tool, ..identity(caller).attempt() };
-    match app.gate.record_attempt(&attempt, outcome, problem).await {
-        Ok(()) => refusal,
-        Err(error) => error.into(),
+/// What a caller attempts, as far as it is known before the request is parsed.
+fn attempt_to(act: &str, caller: &Caller) -> Attempt {
+    let tool = Some(format!("actions.{act}"));
+    Attempt { operation: tool.clone(), tool, ..identity(caller).attempt() }
+}
+
+/// The attempt to decide about the invocation with this id.
+fn attempt_to_decide(act: &str, caller: &Caller, id: &Result<String, ApiError>) -> Attempt {
+    let id = id.as_ref().ok().and_then(|id| id.parse::<InvocationId>().ok());
+    Attempt { correlation: id.map(|id| id.to_string()), ..attempt_to(act, caller) }
+}
+
+/// The answer to a request. Its refusal is recorded in the ledger.
+async fn recorded(
+    app: &AppState,
+    attempt: &Attempt,
+    answer: Result<Response, ApiError>,
+) -> Result<Response, ApiError> {
+    match answer {
+        Ok(response) => Ok(response),
+        Err(refusal) => Err(record_refusal(app, attempt, refusal).await),
     }
 }
 
-fn render(app: &AppState, result: &CallResult, invocation: Option<Invocation>) -> Response {
-    let Some(invocation) = invocation else { return unrecorded(result).into_response() };
-    let invocation = shown_invocation(&invocation, app.clock.now());
+fn render(app: &AppState, result: &CallResult, invocation: &Invocation) -> Response {
+    let invocation = shown_invocation(invocation, app.clock.now());
     let text = gate::shown_text(result.text());
     match invocation.status {
         InvocationStatus::Completed => {
@@ -108,8 +124,12 @@ fn failed(text: &str) -> ApiError {
 /// The answer to a call that could not be recorded, so that nothing was done.
 fn unrecorded(result: &CallResult) -> ApiError {
     match result.outcome {
-        CallOutcome::OverShare { .. } => {
-            ApiError::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::TooManyPending, result.text())
+        CallOutcome::OverShare { share, retry_after } => {
+            let code = match share {
+                CallShare::Calls => ErrorCode::RateLimited,
+                CallShare::WaitingCalls => ErrorCode::TooManyPending,
+            };
+            ApiError::over_limit(code, result.text(), retry_after)
         }
         _ => ApiError::unavailable("The gate", result.text()),
     }
@@ -148,12 +168,19 @@ pub(super) async fn get(
         (status = 410, body = ErrorBody), (status = 502, body = ErrorBody)))]
 pub(super) async fn approve(
     app: AppState,
-    access: SessionAccess,
-    Path((_, id)): Path<(String, String)>,
-    OptionalBody(approval): OptionalBody<ApproveInvocation>,
+    Attempted { caller, access }: Attempted<SessionAccess>,
+    path: Result<Path<(String, String)>, ApiError>,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let found = of_session(&app, &access, &id).await?;
-    approve_found(&app, &access.caller, &found, approval).await
+    let id = path.map(|Path((_, id))| id);
+    let attempt = attempt_to_decide("approve", &caller, &id);
+    let approved = async {
+        let access = access?;
+        let OptionalBody(approval) = OptionalBody::from_request(request, &app).await?;
+        let found = of_session(&app, &access, &id?).await?;
+        approve_found(&app, &caller, &found, approval).await
+    };
+    recorded(&app, &attempt, approved.await).await
 }
 
 /// Denies an invocation, which is then never executed.
@@ -163,11 +190,16 @@ pub(super) async fn approve(
         (status = 410, body = ErrorBody)))]
 pub(super) async fn deny(
     app: AppState,
-    access: SessionAccess,
-    Path((_, id)): Path<(String, String)>,
+    Attempted { caller, access }: Attempted<SessionAccess>,
+    path: Result<Path<(String, String)>, ApiError>,
 ) -> Result<Response, ApiError> {
-    let found = of_session(&app, &access, &id).await?;
-    deny_found(&app, &access.caller, &found).await
+    let id = path.map(|Path((_, id))| id);
+    let attempt = attempt_to_decide("deny", &caller, &id);
+    let denied = async {
+        let found = of_session(&app, &access?, &id?).await?;
+        deny_found(&app, &caller, &found).await
+    };
+    recorded(&app, &attempt, denied.await).await
 }
 
 /// Returns one invocation of the organization.
@@ -192,12 +224,19 @@ pub(super) async fn get_any(
         (status = 410, body = ErrorBody), (status = 502, body = ErrorBody)))]
 pub(super) async fn approve_any(
     app: AppState,
-    user: User,
-    Path(id): Path<String>,
-    OptionalBody(approval): OptionalBody<ApproveInvocation>,
+    Attempted { caller, access }: Attempted<User>,
+    path: Result<Path<String>, ApiError>,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let found = of_org(&app, &user, &id).await?;
-    approve_found(&app, &Caller::User(user), &found, approval).await
+    let id = path.map(|Path(id)| id);
+    let attempt = attempt_to_decide("approve", &caller, &id);
+    let approved = async {
+        let user = access?;
+        let OptionalBody(approval) = OptionalBody::from_request(request, &app).await?;
+        let found = of_org(&app, &user, &id?).await?;
+        approve_found(&app, &caller, &found, approval).await
+    };
+    recorded(&app, &attempt, approved.await).await
 }
 
 /// Denies an invocation of the organization.
@@ -207,11 +246,16 @@ pub(super) async fn approve_any(
         (status = 410, body = ErrorBody)))]
 pub(super) async fn deny_any(
     app: AppState,
-    user: User,
-    Path(id): Path<String>,
+    Attempted { caller, access }: Attempted<User>,
+    path: Result<Path<String>, ApiError>,
 ) -> Result<Response, ApiError> {
-    let found = of_org(&app, &user, &id).await?;
-    deny_found(&app, &Caller::User(user), &found).await
+    let id = path.map(|Path(id)| id);
+    let attempt = attempt_to_decide("deny", &caller, &id);
+    let denied = async {
+        let found = of_org(&app, &access?, &id?).await?;
+        deny_found(&app, &caller, &found).await
+    };
+    recorded(&app, &attempt, denied.await).await
 }
 
 fn not_found() -> ApiError {
@@ -239,14 +283,14 @@ async fn approve_found(
     let approval = Approval { by: approver(caller, found.key_id.is_some())?, params, request_hash };
     let approved = app.actions.approve(found.org_id, found.id, approval).await;
     let (result, invocation) = approved.map_err(|error| refused(error, "approve"))?;
+    let invocation = invocation.ok_or_else(|| unrecorded(&result))?;
     let now = app.clock.now();
-    let waits = invocation.as_ref().filter(|found| found.status(now) == InvocationStatus::Pending);
-    if let Some(waiting) = waits {
+    if invocation.status(now) == InvocationStatus::Pending {
         let message = "Approved by one person; another owner or admin must approve it too".to_owned();
-        let body = InvocationPending { invocation: shown_invocation(waiting, now), message };
+        let body = InvocationPending { invocation: shown_invocation(&invocation, now), message };
         return Ok((StatusCode::ACCEPTED, Json(body)).into_response());
     }
-    Ok(render(app, &result, invocation))
+    Ok(render(app, &result, &invocation))
 }
 
 async fn deny_found(app: &AppState, caller: &Caller, found: &Invocation) -> Result<Response, ApiError> {

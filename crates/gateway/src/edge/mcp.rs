@@ -2,13 +2,15 @@
 //! and calls the actions that it may use, under the same modes, approvals and limits as `actions/invoke`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Bytes;
+use axum::extract::FromRequest as _;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, header};
 use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{AttemptError, CallResult};
+use gate::{AttemptError, CallOutcome, CallResult};
 use ledger::Outcome;
 use mcp::server::{Answer, OfferedTool, ToolPage, Toolbox, ToolboxError};
 use policy::Hints;
@@ -17,11 +19,14 @@ use proto::{ActionMode, InvocationStatus, JsonObject, Risk, iso};
 use serde_json::{Value, json};
 use store::StoreError;
 
+use super::attempts::record_refusal;
 use super::auth::McpCaller;
 use super::{ApiError, Body};
 use crate::actions::{ActionCaller, ActionError, is_invalid, shown_invocation};
 use crate::app::AppState;
 
+/// The name of this route in the ledger.
+const ROUTE: &str = "mcp";
 /// The tool that returns what became of a call. It has no slug, so no action can have its name.
 const GET_INVOCATION: &str = "get_invocation";
 /// The most tools on one page of a list, and about the most bytes. The next page begins after the last name.
@@ -42,16 +47,27 @@ pub(super) async fn serve(
     app: AppState,
     McpCaller(caller): McpCaller,
     mut headers: HeaderMap,
-    Body(message): Body<Value>,
+    request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
+    let message = match Body::<Value>::from_request(request, &app).await {
+        Ok(Body(message)) => message,
+        Err(refusal) => return Err(record_refusal(&app, &caller.attempt(ROUTE), refusal).await),
+    };
     headers.remove(header::AUTHORIZATION);
     // The SDK wants a host, and in a sandbox any name leads here.
     headers.insert(header::HOST, HeaderValue::from_static("gateway"));
     let mut request = Request::new(Bytes::from(message.to_string()));
     *request.method_mut() = Method::POST;
     *request.headers_mut() = headers;
-    let tools = Arc::new(Tools { app, caller });
-    let response = mcp::server::answer(tools, ("proliferate", env!("CARGO_PKG_VERSION")), request).await;
+    let tools = Arc::new(Tools { app, caller, called: AtomicBool::new(false) });
+    let response =
+        mcp::server::answer(tools.clone(), ("proliferate", env!("CARGO_PKG_VERSION")), request).await;
+    let is_call = message["method"] == "tools/call";
+    // The SDK refuses what is no message, and a call without a name or with arguments of another shape, on its own.
+    if !response.status().is_success() || (is_call && !tools.called.load(Ordering::Relaxed)) {
+        let attempt = tools.caller.attempt(ROUTE);
+        tools.app.gate.record_attempt(&attempt, Outcome::Failure, "malformed message").await?;
+    }
     Ok(response.map(axum::body::Body::from))
 }
 
@@ -59,6 +75,8 @@ pub(super) async fn serve(
 struct Tools {
     app: AppState,
     caller: ActionCaller,
+    /// Whether the message was a well-formed call of a tool.
+    called: AtomicBool,
 }
 
 impl Toolbox for Tools {
@@ -82,6 +100,7 @@ impl Toolbox for Tools {
 
     fn call(&self, name: String, arguments: JsonObject) -> BoxFuture<'_, Result<Answer, ToolboxError>> {
         async move {
+            self.called.store(true, Ordering::Relaxed);
             match name.as_str() {
                 GET_INVOCATION => self.look_up(&arguments).await,
                 _ => self.invoke(&name, arguments).await,
@@ -93,7 +112,7 @@ impl Toolbox for Tools {
 
 impl Tools {
     async fn invoke(&self, name: &str, params: JsonObject) -> Result<Answer, ToolboxError> {
-        let Self { app, caller } = self;
+        let Self { app, caller, .. } = self;
         if let Err(over) = app.actions.take(caller) {
             return Ok(failure(over.to_string()));
         }
@@ -106,29 +125,37 @@ impl Tools {
                 let invocation = shown_invocation(&invocation, app.clock.now());
                 Ok(answer_about(&invocation, Some(&result)))
             }
-            // Nothing could be recorded, so nothing was done.
-            Ok((result, None)) => Ok(failure(gate::shown_text(result.text()))),
+            // The gate has recorded nothing, so nothing was done. It counts what is beyond a share.
+            Ok((result, None)) if matches!(result.outcome, CallOutcome::OverShare { .. }) => {
+                Ok(failure(result.text().to_owned()))
+            }
+            Ok((result, None)) => self.refuse(Outcome::Failure, gate::shown_text(result.text())).await,
             Err(ActionError::Unknown(_)) => {
                 Err(self.refuse_unknown("This tool does not exist any more; list the tools again").await)
             }
             Err(disabled @ ActionError::Disabled(_)) => {
-                let problem = disabled.to_string();
-                match app.gate.record_attempt(&caller.attempt("mcp"), Outcome::Deny, &problem).await {
-                    Ok(()) => Ok(failure(problem)),
-                    Err(error) => Err(unrecorded(error)),
-                }
+                self.refuse(Outcome::Deny, disabled.to_string()).await
             }
             Err(ActionError::Source(error)) => {
                 tracing::warn!(%error, "an action could not be called");
-                Ok(failure("The integration cannot be reached now; nothing was executed".to_owned()))
+                let problem = "The integration cannot be reached now; nothing was executed".to_owned();
+                self.refuse(Outcome::Failure, problem).await
             }
             Err(ActionError::Store(error)) => Err(unavailable(error)),
         }
     }
 
+    /// Records the attempt to call a tool, which was not executed for a reason that the model should read.
+    async fn refuse(&self, outcome: Outcome, problem: String) -> Result<Answer, ToolboxError> {
+        match self.app.gate.record_attempt(&self.caller.attempt(ROUTE), outcome, &problem).await {
+            Ok(()) => Ok(failure(problem)),
+            Err(error) => Err(unrecorded(error)),
+        }
+    }
+
     /// Records the attempt to call a tool that does not exist.
     async fn refuse_unknown(&self, problem: &str) -> ToolboxError {
-        let attempt = self.caller.attempt("mcp");
+        let attempt = self.caller.attempt(ROUTE);
         match self.app.gate.record_attempt(&attempt, Outcome::Failure, "unknown tool").await {
             Ok(()) => ToolboxError::Invalid(problem.to_owned()),
             Err(error) => unrecorded(error),
@@ -137,7 +164,7 @@ impl Tools {
 
     /// What became of a call of this caller, and of no other.
     async fn look_up(&self, arguments: &JsonObject) -> Result<Answer, ToolboxError> {
-        let Self { app, caller } = self;
+        let Self { app, caller, .. } = self;
         let id = arguments.get("invocationId").and_then(Value::as_str).and_then(|id| id.parse().ok());
         let found = match id {
             Some(id) => app.store.invocation(caller.org(), id).await.map_err(unavailable)?,

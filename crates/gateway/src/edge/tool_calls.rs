@@ -71,7 +71,7 @@ fn answer(result: CallResult) -> Response {
         CallOutcome::Failed(ToolErrorCode::DependencyDown) | CallOutcome::Unavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }
-        CallOutcome::OverShare { retry_after } => return too_many(retry_after, result.reply),
+        CallOutcome::OverShare { retry_after, .. } => return too_many(retry_after, result.reply),
     };
     (status, Json(result.reply)).into_response()
 }

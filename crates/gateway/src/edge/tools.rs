@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use store::SandboxSession;
 use utoipa::openapi::{OpenApi, RefOr, Schema};
 
-use super::auth::{Caller, SessionAttempt};
+use super::attempts::record_refusal;
+use super::auth::SessionAttempt;
 use super::contract::{identity, is_name};
 use super::params::Path;
 use super::{ApiError, Body};
@@ -39,7 +40,10 @@ pub(super) async fn callback(
     let asked = path.as_ref().ok().map(|Path((_, tool))| tool.clone()).filter(|tool| is_name(tool));
     let Callback { call, tool, session, version } = match read(&app, session, path, request).await {
         Ok(callback) => callback,
-        Err(refusal) => return Err(record(&app, &caller, asked, refusal).await),
+        Err(refusal) => {
+            let attempt = Attempt { operation: asked.clone(), tool: asked, ..identity(&caller).attempt() };
+            return Err(record_refusal(&app, &attempt, refusal).await);
+        }
     };
     if let Some(refused) = not_offered(&app, &session, tool, version, &call.run.id).await? {
         let attempt = Attempt { operation: asked.clone(), tool: asked, ..identity(&caller).attempt() };
@@ -132,23 +136,6 @@ async fn read(
     let tool = PlatformTool::find(&tool).ok_or_else(|| ApiError::not_found("Unknown tool"))?;
     let version = request.version;
     Ok(Callback { call: to_call(app, &session, tool.name, request)?, tool, session, version })
-}
-
-/// Records a refused request as an attempt in the ledger, and returns the refusal. If it cannot be recorded, returns
-/// that error instead, so that the caller retries.
-async fn record(app: &AppState, caller: &Caller, tool: Option<String>, refusal: ApiError) -> ApiError {
-    let (status, problem) = refusal.status_and_text();
-    if status.is_server_error() {
-        return refusal;
-    }
-    let denied = status == StatusCode::FORBIDDEN;
-    let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
-    let identity = identity(caller);
-    let attempt = Attempt { operation: tool.clone(), tool, ..identity.attempt() };
-    match app.gate.record_attempt(&attempt, came_to, problem).await {
-        Ok(()) => refusal,
-        Err(error) => error.into(),
-    }
 }
 
 fn to_call(

@@ -100,7 +100,8 @@ async fn an_action_is_executed_denied_or_waits_by_its_mode() {
         assert_eq!(done["params"], json!({"password": "[REDACTED]"}), "shown as people may see it");
         let (status, body) = invoke(&world, &token, own, "effect.drop", json!({})).await;
         assert_eq!((status, &body["invocation"]["deniedReason"]), (403, &json!("policy")), "{body}");
-        assert!(body["error"].as_str().unwrap().contains("the mode of the tool is deny"), "{body}");
+        let said = "Action denied: the mode of the tool is deny (inferred_default); an admin can change it";
+        assert!(body["error"].as_str().unwrap().starts_with(said), "{body}");
         let (status, body) = invoke(&world, &token, own, "effect.write", json!({"note": 7, "more": 1})).await;
         let said = body["error"].as_str().unwrap();
         assert!(
@@ -160,7 +161,9 @@ async fn only_admins_decide_and_only_about_their_own_session() {
         let ((own, token), (other, foreign)) = (agent(&world).await, agent(&world).await);
         let path = request(&world, &token, own).await;
         for refused in [world.team.token(Role::Member), token.as_str(), world.token.as_str()] {
-            assert_eq!(decide(&world, refused, &format!("{path}/approve")).await.0, 403);
+            let (status, body) = decide(&world, refused, &format!("{path}/approve")).await;
+            let said = "Admin or owner role required for action approvals";
+            assert_eq!((status, &body["error"]), (403, &json!(said)));
         }
         let elsewhere = path.replace(&own.to_string(), &other.to_string());
         assert_eq!(get(&world, &foreign, &elsewhere).await.0, 404);
@@ -260,8 +263,12 @@ async fn a_session_has_ten_requests_waiting_at_most() {
     for _ in 0..gate::MAX_WAITING {
         request(&world, &token, own).await;
     }
-    let (status, body) = invoke(&world, &token, own, "effect.write", json!({})).await;
-    assert_eq!((status, &body["code"]), (429, &json!("too_many_pending")), "{body}");
+    let body = json!({"integration": "tools", "action": "effect.write"});
+    let path = format!("/proliferate/{own}/actions/invoke");
+    let many = world.gateway.post(&path, &body).bearer(&token).send().await;
+    assert_eq!((many.status, many.header("retry-after")), (429, Some("300")), "{}", many.text());
+    let said = json!("Too many pending approvals. Resolve existing ones first.");
+    assert_eq!((&many.json()["error"], &many.json()["code"]), (&said, &json!("too_many_pending")));
     world.gateway.sql("UPDATE invocations SET expires_at = created_at").await;
     request(&world, &token, own).await;
 }

@@ -2,6 +2,7 @@
 //! approval.
 
 use std::task::Poll;
+use std::time::Duration;
 
 use proto::{Role, SessionId};
 use secrecy::ExposeSecret as _;
@@ -360,11 +361,27 @@ async fn a_session_invokes_sixty_actions_a_minute_at_most() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = World::on(setup.clock(&clock)).await;
         let ((own, token), (other, others)) = (agent(&world).await, agent(&world).await);
+        let read = async || {
+            let body = json!({"integration": "tools", "action": "effect.read", "params": {}});
+            let path = format!("/proliferate/{own}/actions/invoke");
+            world.gateway.post(&path, &body).bearer(&token).send().await
+        };
         for _ in 0..60 {
-            assert_eq!(invoke(&world, &token, own, "effect.read", json!({})).await.0, 200);
+            assert_eq!(read().await.status, 200);
         }
-        let (status, body) = invoke(&world, &token, own, "effect.read", json!({})).await;
-        assert_eq!((status, world.effects()), (429, 60), "{body}");
+        clock.advance(Duration::from_secs(59));
+        let refused = read().await;
+        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{}", refused.text());
+        let body = refused.json();
+        assert_eq!(body["error"], "Too many action invocations. Try again later.", "{body}");
+        let reason = "This session has used its share of action invocations; try again in 1 s";
+        assert_eq!((&body["code"], &body["details"]["reason"]), (&json!("rate_limited"), &json!(reason)));
+        assert_eq!(world.effects(), 60);
         assert_eq!(invoke(&world, &others, other, "effect.read", json!({})).await.0, 200, "another session");
+        clock.advance(Duration::from_secs(1));
+        for _ in 0..60 {
+            assert_eq!(read().await.status, 200, "of the next minute");
+        }
+        assert_eq!(read().await.status, 429);
     }
 }

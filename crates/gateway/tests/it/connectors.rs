@@ -23,7 +23,7 @@ use crate::people::{OrgOf3, key_with_scope, sandbox_token, service_token, sessio
 /// What a scripted server offers, and the credentials it was sent.
 pub(crate) struct Script {
     pub(crate) tools: Value,
-    down: bool,
+    pub(crate) down: bool,
     calls: usize,
     pub(crate) credentials: Vec<String>,
     /// The next list of tools announces itself with the first, and waits for the second.
@@ -69,9 +69,9 @@ pub(crate) fn echo(description: &str) -> Value {
 
 pub(crate) struct World {
     pub(crate) gateway: TestGateway,
-    team: OrgOf3,
+    pub(crate) team: OrgOf3,
     pub(crate) script: Shared,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl World {

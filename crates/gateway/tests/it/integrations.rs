@@ -304,3 +304,36 @@ async fn an_integration_needs_a_secret_and_exists_once_per_provider() {
         assert_eq!(theirs.json(), json!({"integrations": []}));
     }
 }
+
+#[tokio::test]
+async fn an_invocation_names_its_integration_and_one_that_is_not_connected_says_so() {
+    for world in World::both().await {
+        let (linear, slack) = (world.add("linear").await, world.add("slack").await);
+        let own = world.session_id(&json!({"integrationIds": [linear]})).await;
+        let token = sandbox_token(&world.gateway.app, own).await;
+        let invoke = async |integration: &str, action: &str| {
+            let body = json!({"integration": integration, "action": action, "params": {"issueId": "ENG-1"}});
+            let path = format!("/proliferate/{own}/actions/invoke");
+            let answer = world.gateway.post(&path, &body).bearer(&token).send().await;
+            (answer.status, answer.json())
+        };
+        world.vendor.answer([VendorAnswer::json(200, json!({"data": {"issue": {"id": "1"}}}))]);
+        let (status, done) = invoke("linear", "get_issue").await;
+        assert_eq!((status, &done["invocation"]["integrationId"]), (200, &json!(linear)), "{done}");
+        for (integration, action, said) in [
+            ("slack", "post_message", "Integration slack not connected to this session"),
+            ("linear", "post_message", "Unknown action: linear/post_message"),
+            ("jira", "get_issue", "Unknown integration: jira"),
+        ] {
+            let (status, refused) = invoke(integration, action).await;
+            assert_eq!((status, &refused["error"]), (404, &json!(said)));
+        }
+        for (id, shown) in [(slack, json!(linear)), (linear, Value::Null)] {
+            let path = format!("/v1/integrations/{id}");
+            assert_eq!(world.gateway.call("DELETE", &path).bearer(world.owner()).status().await, 200);
+            let path = format!("/proliferate/{own}/actions/invocations");
+            let listed = world.gateway.get(&path).bearer(&token).send().await.json();
+            assert_eq!(listed["invocations"][0]["integrationId"], shown, "{listed}");
+        }
+    }
+}

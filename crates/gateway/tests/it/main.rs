@@ -31,6 +31,7 @@ mod databases;
 mod identity;
 mod inbox;
 mod integrations;
+mod invocations;
 mod junk;
 mod layers;
 mod left_behind;

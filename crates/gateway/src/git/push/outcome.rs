@@ -128,6 +128,7 @@ impl PushOutcome {
 
 #[cfg(test)]
 mod tests {
+    use gate::CallShare;
     use serde_json::json;
 
     use super::*;
@@ -163,7 +164,7 @@ mod tests {
             (CallOutcome::Failed(ToolErrorCode::InvalidRequest), PushOutcome::NotForwarded),
             (CallOutcome::Success, PushOutcome::Unknown),
             (CallOutcome::Unavailable, PushOutcome::NotForwarded),
-            (CallOutcome::OverShare { retry_after: 1 }, PushOutcome::NotForwarded),
+            (CallOutcome::OverShare { share: CallShare::Calls, retry_after: 1 }, PushOutcome::NotForwarded),
         ] {
             assert_eq!(PushOutcome::of(&answered(outcome, &nothing)), expected);
         }

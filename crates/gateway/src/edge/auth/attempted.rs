@@ -1,0 +1,24 @@
+//! Access to a route that records refused attempts: the refusal goes to the handler, which knows what was attempted.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+
+use super::super::ApiError;
+use super::Caller;
+use super::caller::identify;
+use crate::app::AppState;
+
+/// A caller with a valid credential, and what another extractor says about its request.
+pub(crate) struct Attempted<T> {
+    pub(crate) caller: Caller,
+    pub(crate) access: Result<T, ApiError>,
+}
+
+impl<T: FromRequestParts<AppState, Rejection = ApiError>> FromRequestParts<AppState> for Attempted<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let caller = identify(parts, app).await?;
+        Ok(Self { caller, access: T::from_request_parts(parts, app).await })
+    }
+}

@@ -1,0 +1,128 @@
+//! A limit on the requests of one caller in any minute: a sliding window.
+//!
+//! A token bucket ([`super::Rate`]) with a full burst lets almost twice its quota through in the first minute. Where a
+//! number per minute is a promise, the times of the requests are kept instead, so the quota must be small.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use clock::Clock;
+use parking_lot::Mutex;
+
+use super::{Holder, OverShare, Party};
+
+const WINDOW: Duration = Duration::from_mins(1);
+/// The maximum number of callers. Beyond it, those that have been quiet the longest are forgotten first.
+const MAX_KEYS: usize = 10_000;
+
+/// A resource of which each session, user or API key may request so many in any minute.
+pub struct Window {
+    name: &'static str,
+    per_minute: usize,
+    clock: Clock,
+    /// The times of the requests that were let through in the last minute, oldest first. No list is empty.
+    passed: Mutex<HashMap<Holder, VecDeque<Duration>>>,
+}
+
+impl Window {
+    pub fn new(name: &'static str, per_minute: usize, clock: Clock) -> Self {
+        Self { name, per_minute, clock, passed: Mutex::default() }
+    }
+
+    /// Lets one request of a caller through, unless there were too many in the last minute. Its organization's share is not
+    /// touched.
+    pub fn take(&self, party: Party) -> Result<(), OverShare> {
+        let now = self.clock.elapsed();
+        let mut passed = self.passed.lock();
+        let times = passed.entry(party.first).or_default();
+        while times.front().is_some_and(|at| now.saturating_sub(*at) >= WINDOW) {
+            times.pop_front();
+        }
+        if let Some(oldest) = times.front().copied().filter(|_| times.len() >= self.per_minute) {
+            drop(passed);
+            return Err(OverShare::new(self.name, party.first.into(), (oldest + WINDOW).saturating_sub(now)));
+        }
+        times.push_back(now);
+        if passed.len() > MAX_KEYS {
+            forget(&mut passed, now);
+        }
+        Ok(())
+    }
+}
+
+/// Forgets callers without a request in the last minute, and the half that has been quiet the longest if too many are left.
+fn forget(passed: &mut HashMap<Holder, VecDeque<Duration>>, now: Duration) {
+    let last = |times: &VecDeque<Duration>| times.back().copied().unwrap_or_default();
+    passed.retain(|_, times| now.saturating_sub(last(times)) < WINDOW);
+    if passed.len() <= MAX_KEYS {
+        return;
+    }
+    let mut newest: Vec<Duration> = passed.values().map(last).collect();
+    let middle = newest.len() / 2;
+    let (_, median, _) = newest.select_nth_unstable(middle);
+    let (median, mut left) = (*median, middle);
+    passed.retain(|_, times| {
+        let keep = last(times) >= median && left > 0;
+        left -= usize::from(keep);
+        keep
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use proto::{OrgId, SessionId};
+    use uuid::Uuid;
+
+    use super::super::ShareOwner;
+    use super::*;
+
+    fn session(session: u128) -> Party {
+        Party::session(SessionId::from(Uuid::from_u128(session)), OrgId::from(Uuid::from_u128(1)))
+    }
+
+    fn window(per_minute: usize) -> (Window, Clock) {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        (Window::new("calls", per_minute, clock.clone()), clock)
+    }
+
+    #[test]
+    fn no_minute_has_more_requests_than_the_quota() {
+        let (window, clock) = window(3);
+        let mut passed = Vec::new();
+        for second in 0..300_u64 {
+            if window.take(session(1)).is_ok() {
+                passed.push(second);
+            }
+            clock.advance(Duration::from_secs(1));
+        }
+        assert_eq!(passed, [0, 1, 2, 60, 61, 62, 120, 121, 122, 180, 181, 182, 240, 241, 242]);
+    }
+
+    #[test]
+    fn a_refusal_says_when_the_oldest_request_leaves_the_window() {
+        let (window, clock) = window(2);
+        assert!(window.take(session(1)).is_ok());
+        clock.advance(Duration::from_secs(20));
+        assert!(window.take(session(1)).is_ok());
+        clock.advance(Duration::from_secs(20));
+        let refusal = window.take(session(1)).unwrap_err();
+        assert_eq!((refusal.whose, refusal.retry_after), (ShareOwner::Session, Duration::from_secs(20)));
+        assert!(window.take(session(2)).is_ok(), "another session");
+        clock.advance(Duration::from_secs(20));
+        assert!(window.take(session(1)).is_ok());
+        assert!(window.take(session(1)).is_err());
+    }
+
+    #[test]
+    fn the_number_of_callers_is_bounded() {
+        let (window, clock) = window(1);
+        for id in 0..u128::try_from(MAX_KEYS).unwrap() * 2 {
+            assert!(window.take(session(id)).is_ok());
+            assert!(window.passed.lock().len() <= MAX_KEYS + 1);
+        }
+        clock.advance(WINDOW);
+        forget(&mut window.passed.lock(), clock.elapsed());
+        assert!(window.passed.lock().is_empty(), "callers that are quiet for a minute are forgotten");
+    }
+}
