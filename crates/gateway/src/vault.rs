@@ -2,7 +2,8 @@
 //! are used.
 //!
 //! The owner of a value (organization, scope, name) and its purpose are associated data: a ciphertext copied to another row does not
-//! decrypt. No API returns a value; only code that acts with it calls [`Vault::open`].
+//! decrypt. No API returns a value; only code that acts with it calls [`Vault::open_for`], and a few listed files
+//! [`Vault::open_without_permit`].
 
 mod known_secrets;
 
@@ -181,12 +182,12 @@ impl Vault {
         scope: Scope,
         name: &str,
     ) -> Result<Option<SecretString>, VaultError> {
-        self.open(permit.org(), scope, name).await
+        self.open_without_permit(permit.org(), scope, name).await
     }
 
     /// Decrypts a platform secret without a permit: to verify the signature of a webhook, or to list the tools of a
     /// connector, which sends it to the connector's server. A call that acts with a secret uses [`Vault::open_for`].
-    pub async fn open(
+    pub async fn open_without_permit(
         &self,
         org: OrgId,
         scope: Scope,

@@ -88,7 +88,7 @@ async fn secret(
 ) -> Result<Option<(WebhookScheme, SecretString)>, ApiError> {
     let Some(automation) = automation else { return Ok(None) };
     let Some(webhook) = &automation.settings.webhook else { return Ok(None) };
-    let value = app.vault.open(automation.org_id, Scope::Org, &webhook.secret).await?;
+    let value = app.vault.open_without_permit(automation.org_id, Scope::Org, &webhook.secret).await?;
     Ok(value.map(|value| (webhook.scheme, value)))
 }
 

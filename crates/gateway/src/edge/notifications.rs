@@ -43,7 +43,7 @@ pub(super) async fn set(
         return Err(ApiError::bad_request("secret is one line of 16 to 200 characters"));
     }
     let generated = match &secret {
-        None if app.vault.open(admin.org, Scope::Org, SECRET_NAME).await?.is_none() => {
+        None if app.vault.open_without_permit(admin.org, Scope::Org, SECRET_NAME).await?.is_none() => {
             Some(hex::encode(app.rng.bytes::<32>()))
         }
         _ => None,

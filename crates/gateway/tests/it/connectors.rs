@@ -505,12 +505,12 @@ async fn a_validation_is_recorded_before_it_is_sent_and_keeps_nothing() {
         (events.matches("validate").count(), events)
     };
     let (before, _) = events().await;
-    let kept = world.gateway.app.connectors.kept_listings();
+    let kept = world.gateway.app.connectors.cached_listings();
     for _ in 0..3 {
         let offer = world.ask("POST", "/v1/connectors/validate", &new).await;
         assert_eq!((offer.status, &offer.json()["ok"]), (200, &json!(true)), "{}", offer.text());
     }
-    assert_eq!(world.gateway.app.connectors.kept_listings(), kept);
+    assert_eq!(world.gateway.app.connectors.cached_listings(), kept);
     let (after, text) = events().await;
     assert!(after >= before + 3, "{text}");
     let origin = world.url.trim_end_matches("/mcp");

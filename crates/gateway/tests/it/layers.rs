@@ -138,6 +138,27 @@ fn hub_does_not_use_axum() {
     assert!(!files_that_use("edge", "axum").is_empty(), "the check finds a crate that is used");
 }
 
+/// The files that may decrypt a platform secret for something that is no call, and what that is.
+const OPENS_WITHOUT_PERMIT: [(&str, &str); 5] = [
+    ("connectors.rs", "lists the tools of a connector"),
+    ("databases.rs", "checks that a database can be reached"),
+    ("edge/hooks.rs", "verifies the signature of a webhook"),
+    ("edge/notifications.rs", "makes a secret if the organization has none"),
+    ("notifications/webhook.rs", "sends a notification"),
+];
+
+/// Whatever acts with a secret on behalf of a caller needs the permit of its call.
+#[test]
+fn only_listed_files_open_a_secret_without_a_permit() {
+    let mut files = Vec::new();
+    rust_files(&sources(), &mut files);
+    files.retain(|file| std::fs::read_to_string(file).unwrap().contains(".open_without_permit("));
+    let files: BTreeSet<&str> =
+        files.iter().map(|file| file.strip_prefix(sources()).unwrap().to_str().unwrap()).collect();
+    let listed = OPENS_WITHOUT_PERMIT.iter().map(|(file, _)| *file).chain(["vault.rs"]).collect();
+    assert_eq!(files, listed);
+}
+
 /// A second type of agent needs no change in the gateway: `boot` chooses the type, and nothing else knows OpenCode.
 #[test]
 fn only_boot_uses_opencode() {
