@@ -13,7 +13,7 @@ use gateway::config::Database;
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
-use store::{InstanceLock, Migration, backup_sqlite, check_backup, restore};
+use store::{EMPTY_POSTGRES, InstanceLock, Migration, backup_sqlite, check_backup, restore};
 use tokio::process::Command;
 use url::Url;
 
@@ -116,8 +116,7 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     Ok(())
 }
 
-/// Replaces the complete database with the dump in one transaction. Dropping everything first ensures that a dump of
-/// an older schema leaves no tables of a newer one behind.
+/// Replaces the complete database with the dump in one transaction.
 async fn restore_postgres(url: &SecretString, dump: &Path) -> Result<(), Failure> {
     let script = tempfile::NamedTempFile::new();
     let script = script.map_err(|error| Failure::failed(format!("cannot make a temporary file: {error}")))?;
@@ -125,8 +124,8 @@ async fn restore_postgres(url: &SecretString, dump: &Path) -> Result<(), Failure
     run_tool(unpack.arg("--no-owner").arg("--file").arg(script.path()).arg(dump)).await?;
     let mut load = postgres_tool("psql", url)?;
     load.args(["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]);
-    load.args(["--command=DROP SCHEMA public CASCADE", "--command=CREATE SCHEMA public", "--file"]);
-    run_tool(load.arg(script.path())).await
+    load.args(EMPTY_POSTGRES.map(|statement| format!("--command={statement}")));
+    run_tool(load.arg("--file").arg(script.path())).await
 }
 
 fn confirm_restore(file: &Path) -> Result<bool, Failure> {

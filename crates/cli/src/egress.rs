@@ -64,7 +64,7 @@ async fn change(
     let change = AdminChange::egress(mode, &allow, &deny);
     let policy = EgressPolicy { org_id, mode, allow: allow.into(), deny: deny.into() };
     let store = context.administer(&store, org_id, &change).await?;
-    store.put_egress_policy(policy, None, context.clock.now()).await?;
+    store.put_egress_policy(policy, context.clock.now()).await?;
     print(context, &rules);
     Ok(())
 }
@@ -98,6 +98,7 @@ fn log(context: &Context, records: &[EgressRecord]) {
             context.ago(record.started_at),
             record.sandbox_id.clone(),
             target(record),
+            record.address.clone().unwrap_or_default(),
             record.outcome.to_string(),
             record.bytes_up.to_string(),
             record.bytes_down.to_string(),
@@ -106,10 +107,10 @@ fn log(context: &Context, records: &[EgressRecord]) {
     };
     let value = |record: &EgressRecord| {
         json!({ "startedAt": iso::text(&record.started_at), "sandboxId": record.sandbox_id, "host": record.host,
-            "port": record.port, "outcome": record.outcome.as_str(), "reason": record.reason,
+            "port": record.port, "address": record.address, "outcome": record.outcome.as_str(), "reason": record.reason,
             "bytesUp": record.bytes_up, "bytesDown": record.bytes_down, "durationMs": record.duration_ms })
     };
-    let columns = ["STARTED", "SANDBOX", "TARGET", "OUTCOME", "UP", "DOWN", "REASON"];
+    let columns = ["STARTED", "SANDBOX", "TARGET", "ADDRESS", "OUTCOME", "UP", "DOWN", "REASON"];
     let rows: Vec<_> = records.iter().map(row).collect();
     context.out.list(records.iter().map(value).collect(), &columns, &rows);
 }

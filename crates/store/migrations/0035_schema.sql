@@ -543,12 +543,10 @@ CREATE TABLE trigger_events (
     event_name TEXT,
     -- JSON, as it was received.
     payload TEXT,
-    requested_by UUID REFERENCES users (id) ON DELETE SET NULL,
     -- For cron: the time of the firing, and how many earlier firings were missed and are made up for by this one.
     scheduled_for TIMESTAMPTZ,
     missed BIGINT NOT NULL CHECK (missed >= 0),
     received_at TIMESTAMPTZ NOT NULL,
-    processed_at TIMESTAMPTZ,
     UNIQUE (id, org_id),
     FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE
 );
@@ -760,7 +758,6 @@ CREATE TABLE egress_policies (
     mode TEXT NOT NULL CHECK (mode IN ('open', 'allow_list', 'offline')),
     allow JSONB NOT NULL,
     deny JSONB NOT NULL,
-    updated_by UUID REFERENCES users (id) ON DELETE SET NULL,
     updated_at TIMESTAMPTZ NOT NULL
 );
 CREATE INDEX egress_policies_by_change ON egress_policies (updated_at);
@@ -793,7 +790,6 @@ CREATE TABLE runs (
     run_kind TEXT NOT NULL CHECK (run_kind IN ('orchestrator', 'agent', 'tool_gateway', 'write_broker',
         'policy_change', 'promotion', 'export', 'override', 'system', 'db_write', 'db_read')),
     status TEXT NOT NULL CHECK (status IN ('created', 'running', 'completed', 'failed', 'cancelled', 'denied')),
-    contract_version TEXT NOT NULL CHECK (contract_version IN ('v1')),
     lanes_version TEXT NOT NULL CHECK (length(lanes_version) >= 6),
     roles_version TEXT NOT NULL CHECK (length(roles_version) >= 6),
     parent_run_id TEXT,

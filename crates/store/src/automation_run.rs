@@ -171,8 +171,7 @@ const STEP: &str =
     completed_at = CASE WHEN $8 THEN COALESCE(completed_at, $7) ELSE NULL END,
     waiting_since = CASE WHEN $8 THEN NULL ELSE waiting_since END
     WHERE id = $1 AND status = $2";
-const SETTLE_EVENT: &str =
-    "UPDATE trigger_events SET status = $2, error = $3, processed_at = $4 WHERE id = $1";
+const SETTLE_EVENT: &str = "UPDATE trigger_events SET status = $2, error = $3 WHERE id = $1";
 const DROP_START: &str = "DELETE FROM automation_outbox WHERE run_id = $1 AND step = 'start_session'";
 
 impl Store {
@@ -206,7 +205,7 @@ impl Store {
             log_event!(tx, (run, org), kind, (Some(from), Some(to)), actor, reason.clone(), at);
             let error = reason.filter(|_| to.has_ended() && to != AutomationRunStatus::Succeeded);
             sqlx::query(SETTLE_EVENT)
-                .bind(event).bind(event_status(to).as_str()).bind(error).bind(to.has_ended().then_some(at))
+                .bind(event).bind(event_status(to).as_str()).bind(error)
                 .execute(&mut *tx).await?;
             if to.has_ended() && !from.has_ended() {
                 sqlx::query(DROP_START).bind(run).execute(&mut *tx).await?;

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use proto::{
     AutomationId, AutomationRunId, AutomationRunStatus, OrgId, RunEventKind, TriggerEventId,
-    TriggerEventStatus, TriggerKind, UserId,
+    TriggerEventStatus, TriggerKind,
 };
 use uuid::Uuid;
 
@@ -27,7 +27,6 @@ pub struct NewTriggerEvent {
     pub event_name: Option<String>,
     /// JSON.
     pub payload: Option<String>,
-    pub requested_by: Option<UserId>,
     /// The firing of the schedule, for cron.
     pub firing: Option<CronFiring>,
     /// Hashes of what identifies the delivery of a webhook. If one was seen before, nothing starts.
@@ -114,8 +113,8 @@ const OPEN_FIRINGS: &str =
     WHERE r.automation_id = $1 AND r.completed_at IS NULL AND e.kind = 'cron'";
 const INSERT_EVENT: &str =
     "INSERT INTO trigger_events (id, org_id, automation_id, kind, status, skip_reason, event_name,
-    payload, requested_by, scheduled_for, missed, received_at, processed_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+    payload, scheduled_for, missed, received_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 const INSERT_RUN: &str =
     "INSERT INTO automation_runs (id, org_id, automation_id, trigger_event_id, rerun_of, status,
     deadline_at, queued_at) VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7)";
@@ -181,8 +180,8 @@ impl Store {
             sqlx::query(INSERT_EVENT)
                 .bind(id).bind(org).bind(automation).bind(new.kind.as_str()).bind(status.as_str())
                 .bind(skip).bind(new.event_name.map(storable)).bind(new.payload)
-                .bind(new.requested_by.map(UserId::uuid)).bind(new.firing.map(|firing| firing.due))
-                .bind(new.firing.map_or(0, |firing| firing.missed)).bind(new.at).bind(skip.map(|_| new.at))
+                .bind(new.firing.map(|firing| firing.due))
+                .bind(new.firing.map_or(0, |firing| firing.missed)).bind(new.at)
                 .execute(&mut *tx).await?;
             for key in &new.deliveries {
                 sqlx::query(REMEMBER).bind(automation).bind(key.as_slice()).bind(org).bind(id).bind(new.at)

@@ -1,7 +1,7 @@
 //! Egress: which hosts the sandboxes of an organization may reach, and which they tried to reach.
 
 use chrono::{DateTime, Utc};
-use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId, UserId};
+use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId};
 use sqlx::FromRow;
 use sqlx::types::Json;
 use uuid::Uuid;
@@ -49,6 +49,8 @@ pub struct EgressRecord {
     pub kind: EgressKind,
     pub host: Option<String>,
     pub port: Option<i64>,
+    /// What the host resolved to. For operators only: to members it would reveal the network around the gateway.
+    pub address: Option<String>,
     #[sqlx(try_from = "String")]
     pub outcome: EgressOutcome,
     pub reason: Option<String>,
@@ -80,20 +82,15 @@ impl Store {
     }
 
     /// Replaces all rules of an organization.
-    pub async fn put_egress_policy(
-        &self,
-        policy: EgressPolicy,
-        by: Option<UserId>,
-        at: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO egress_policies (org_id, mode, allow, deny, updated_by, updated_at)
-            VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (org_id) DO UPDATE SET mode = excluded.mode,
-            allow = excluded.allow, deny = excluded.deny, updated_by = excluded.updated_by,
+    pub async fn put_egress_policy(&self, policy: EgressPolicy, at: DateTime<Utc>) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO egress_policies (org_id, mode, allow, deny, updated_at)
+            VALUES ($1, $2, $3, $4, $5) ON CONFLICT (org_id) DO UPDATE SET mode = excluded.mode,
+            allow = excluded.allow, deny = excluded.deny,
             updated_at = excluded.updated_at";
         administer!(self, tx => {
             sqlx::query(SQL)
                 .bind(policy.org_id.uuid()).bind(policy.mode.as_str()).bind(policy.allow).bind(policy.deny)
-                .bind(by.map(UserId::uuid)).bind(at).execute(&mut *tx).await?;
+                .bind(at).execute(&mut *tx).await?;
             Ok(())
         })
         .map_err(|error: StoreError| error.on_constraint("these rules", "this organization"))
@@ -138,8 +135,8 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<EgressRecord>, StoreError> {
         const SQL: &str =
-            "SELECT session_id, sandbox_id, kind, host, port, outcome, reason, bytes_up, bytes_down,
-            started_at, duration_ms FROM egress_records WHERE org_id = $1 AND ($2 IS NULL OR session_id = $2)
+            "SELECT session_id, sandbox_id, kind, host, port, address, outcome, reason, bytes_up,
+            bytes_down, started_at, duration_ms FROM egress_records WHERE org_id = $1 AND ($2 IS NULL OR session_id = $2)
             ORDER BY started_at DESC, id LIMIT $3";
         let (org, session, limit) = (org.uuid(), session.map(SessionId::uuid), i64::from(limit));
         Ok(

@@ -48,7 +48,8 @@ pub enum StoreError {
     OlderSchema { found: i64, known: i64 },
     /// A migration in the database differs from the one in this program.
     #[error(
-        "migration {version} of the database differs from the one in this program, which was built from another source"
+        "migration {version} of the database differs from the one in this program, which was built from another source: \
+         start the program that created the database, or move the data dir away, or name an empty database in DATABASE_URL"
     )]
     ForeignSchema { version: i64 },
     /// The disk is full. Reads still work.

@@ -113,7 +113,7 @@ pub use migrate::{Migration, Schema};
 pub use notification::{Notification, NotificationCounts, NotificationSettings, NotificationSubject};
 pub use org::{FirstOwner, NewOrg, Org};
 pub use owner::{Owned, Owner};
-pub use postgres::{InstanceLock, describe_url, probe_postgres};
+pub use postgres::{EMPTY_POSTGRES, InstanceLock, describe_url, probe_postgres};
 pub use prompt::{NewPrompt, Prompt, QueuedPrompt};
 pub use question::{NewQuestion, Settlement, StoredQuestion};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};

@@ -27,6 +27,10 @@ const CONNECTIONS: u32 = 16;
 /// A connection that was used this recently is not pinged before it is used again.
 const TRUSTED: Duration = Duration::from_secs(1);
 
+/// What makes a database empty before a dump is loaded into it: a dump of an older schema would otherwise leave tables of a
+/// newer one behind.
+pub const EMPTY_POSTGRES: [&str; 2] = ["DROP SCHEMA public CASCADE", "CREATE SCHEMA public"];
+
 /// A pool of connections. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Postgres {

@@ -124,7 +124,7 @@ fn line(id: &SandboxId, record: &Record) -> String {
     let target = record.target.as_ref();
     let value = json!({ "startedAt": iso::text(&record.started), "sandboxId": id.as_str(),
         "host": target.map(|target| target.host.to_string()), "port": target.map(|target| target.port),
-        "outcome": outcome.as_str(), "reason": reason, "bytesUp": record.bytes_up, "bytesDown": record.bytes_down,
+        "address": record.address.map(|address| address.to_string()), "outcome": outcome.as_str(), "reason": reason, "bytesUp": record.bytes_up, "bytesDown": record.bytes_down,
         "durationMs": record.duration.as_millis() });
     format!("{value}\n")
 }

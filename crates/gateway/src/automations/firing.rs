@@ -46,7 +46,6 @@ impl Automations {
         let payload = context.map(|context| serde_json::Value::Object(context).to_string());
         let event = NewTriggerEvent {
             payload,
-            requested_by: Some(user),
             actor: format!("user {user}"),
             ..self.event(automation, TriggerKind::Manual)
         };
@@ -66,7 +65,6 @@ impl Automations {
         let event = NewTriggerEvent {
             event_name: event.event_name,
             payload: event.payload,
-            requested_by: Some(user),
             rerun_of: Some(run.id),
             actor: format!("user {user}"),
             ..self.event(automation, event.kind)
@@ -178,7 +176,6 @@ impl Automations {
             kind,
             event_name: None,
             payload: None,
-            requested_by: None,
             firing: None,
             deliveries: Vec::new(),
             rerun_of: None,

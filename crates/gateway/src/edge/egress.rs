@@ -40,7 +40,7 @@ pub(super) async fn set_rules(
     let change = AdminChange::egress(mode, &allow, &deny);
     let policy = EgressPolicy { org_id: admin.org, mode, allow: allow.into(), deny: deny.into() };
     let store = administer_as(&app, &admin, &change);
-    store.put_egress_policy(policy, Some(admin.id), app.clock.now()).await?;
+    store.put_egress_policy(policy, app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
 

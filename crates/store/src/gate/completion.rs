@@ -157,14 +157,13 @@ fn runs<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
 }
 
 fn trigger_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
-    const SET: &[(&str, usize)] = &[("status", 3), ("error", 4), ("processed_at", 5)];
+    const SET: &[(&str, usize)] = &[("status", 3), ("error", 4)];
     let row = |(report, ..): &PlannedReport<'a>| {
         vec![
             Cell::from(report.org.uuid()),
             Cell::from(report.trigger_event.uuid()),
             Cell::from(event_status(report.outcome.status()).as_str()),
             Cell::from(report.error()),
-            Cell::from(report.at),
         ]
     };
     let statement = Statement::Update { table: "trigger_events", set: SET, key: KEY };

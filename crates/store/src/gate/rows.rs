@@ -162,7 +162,6 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             &run.run_id,
             run.kind.as_str(),
             status(run).as_str(),
-            "v1",
             &run.lanes_version,
             &run.roles_version,
             run.parent_run_id.as_deref(),
@@ -194,7 +193,7 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             *position,
         ]
     };
-    let into = "INSERT INTO runs (org_id, run_id, run_kind, status, contract_version, lanes_version,
+    let into = "INSERT INTO runs (org_id, run_id, run_kind, status, lanes_version,
             roles_version, parent_run_id, root_run_id, run_name, case_id, session_id, correlation_id, actor,
             role_id, lane_id, tool, operation, request_hash, decision, instance, inputs, retry_count,
             retry_reason, created_at, started_at, response_hash, outputs, error, outcome, answer,

@@ -61,7 +61,6 @@ fn event(org: OrgId, automation: AutomationId, number: u8) -> NewTriggerEvent {
         kind: TriggerKind::Manual,
         event_name: None,
         payload: Some(r#"{"a":"\u0000"}"#.to_owned()),
-        requested_by: None,
         firing: None,
         deliveries: Vec::new(),
         rerun_of: None,

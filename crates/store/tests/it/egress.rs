@@ -24,14 +24,14 @@ async fn rules_are_replaced_completely_and_belong_to_one_organization(backend: &
     let (one, two) = (org(store, 1).await, org(store, 2).await);
     assert_eq!(store.egress_policy(one).await.unwrap().mode, EgressMode::Open);
     for (mode, allow) in [(EgressMode::AllowList, vec!["a.example"]), (EgressMode::Offline, vec![])] {
-        store.put_egress_policy(policy(one, mode, &allow), None, at(10)).await.unwrap();
+        store.put_egress_policy(policy(one, mode, &allow), at(10)).await.unwrap();
         let found = store.egress_policy(one).await.unwrap();
         assert_eq!((found.mode, found.allow.0.len(), found.deny.0.len()), (mode, allow.len(), 1));
     }
     assert_eq!(store.egress_policy(two).await.unwrap().mode, EgressMode::Open);
     assert_eq!(store.egress_policies_since(at(10)).await.unwrap().len(), 1);
     assert!(store.egress_policies_since(at(11)).await.unwrap().is_empty());
-    let nobody = store.put_egress_policy(policy(id(9), EgressMode::Open, &[]), None, at(1)).await;
+    let nobody = store.put_egress_policy(policy(id(9), EgressMode::Open, &[]), at(1)).await;
     assert!(matches!(nobody, Err(StoreError::Missing(_))), "{nobody:?}");
 }
 
@@ -67,6 +67,7 @@ async fn old_records_are_deleted_and_none_is_written_twice(backend: &Backend) {
     }
     let left = store.egress_records(one, None, 100).await.unwrap();
     assert_eq!(left.iter().map(|record| record.sandbox_id.as_str()).collect::<Vec<_>>(), ["s7", "s6"]);
+    assert_eq!(left[0].address.as_deref(), Some("93.184.215.14"));
 }
 
 async fn records_are_listed_newest_first_and_outlive_their_session(backend: &Backend) {

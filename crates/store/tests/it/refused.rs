@@ -67,9 +67,9 @@ const EVENT: &str = "INSERT INTO events (session_id, first_seq, last_seq, org_id
 const TOOL_PART: &str =
     "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
     status) VALUES (#40, 'm1', 'p1', #1, 1, 'tool', NULL, 'call', 'bash', 'running')";
-const CALL: &str = "INSERT INTO runs (org_id, run_id, run_kind, status, contract_version, lanes_version,
+const CALL: &str = "INSERT INTO runs (org_id, run_id, run_kind, status, lanes_version,
     roles_version, root_run_id, actor, role_id, tool, request_hash, instance, inputs, outputs, retry_count, begun_position,
-    created_at, completed_at) VALUES (#1, 'run-0001', 'tool_gateway', 'running', 'v1', 'lanes-1', 'roles-1', 'run-0001', '{}',
+    created_at, completed_at) VALUES (#1, 'run-0001', 'tool_gateway', 'running', 'lanes-1', 'roles-1', 'run-0001', '{}',
     'SERVICE', 'bash', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'here', '[]', '[]', 0, 0,
     '2025-06-15T00:00:00Z', NULL)";
 /// A valid row, a text in it, the replacement, and the kind of constraint that must refuse the result.

@@ -73,7 +73,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
 }
 
 /// Columns whose words are in no vocabulary of proto.
-const DATABASE_ONLY: [&str; 8] = [
+const DATABASE_ONLY: [&str; 7] = [
     "artifacts.hash_source",
     "artifacts.scope",
     "automation_outbox.step",
@@ -81,7 +81,6 @@ const DATABASE_ONLY: [&str; 8] = [
     "ledger_events.action_type",
     "ledger_events.outcome",
     "parts.kind",
-    "runs.contract_version",
 ];
 
 #[test]
