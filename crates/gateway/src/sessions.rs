@@ -1,5 +1,5 @@
 //! The use cases of sessions: create, prompt, answer, cancel, rename, change the model, stop, delete, save files, start
-//! services, run commands and write files. HTTP handlers, WebSocket connections and automations call them. The caller has
+//! services, change the environment, run commands and write files. HTTP handlers, WebSocket connections and automations call them. The caller has
 //! authenticated the [`Requester`] and decided that it may do this to the session.
 
 mod answer;
@@ -7,6 +7,7 @@ mod configuration;
 mod control;
 mod create;
 mod draft;
+mod environment;
 mod error;
 mod idempotency;
 mod model;
@@ -29,12 +30,17 @@ pub use answer::answer;
 pub use control::{cancel, delete, rename, stop};
 pub use create::{CreatedSession, create};
 pub use draft::{ConfigurationSource, SessionDraft, Title};
+pub(crate) use environment::{
+    Submission, SubmittedValues, Variable, apply_environment, running_sandbox, scrub_environment,
+    submit_environment,
+};
 pub use error::SessionError;
 pub use model::{check_model, set_model};
 pub use prompt::{PromptDraft, prompt};
 pub use requester::{RequestContext, Requester};
 pub(crate) use sandbox::{run_command, write_file};
 pub use sandbox::{save_snapshot, start_services};
+pub use setup::finish_setup;
 
 /// The parts of the gateway that the use cases depend on.
 pub struct SessionServices {

@@ -1,26 +1,22 @@
 //! `/proliferate/{id}/env`: the environment of a session's app. Values go in and are never returned.
 
 use axum::Json;
-use gate::AdminChange;
 use proto::SessionId;
 use proto::http::{
-    AppliedFile, EnvChangeReply, EnvFileState, EnvKeyState, EnvState, ErrorBody, SecretPurpose, SecretScope,
-    SubmitEnv, SubmitEnvReply, SubmittedEntry,
+    AppliedFile, EnvChangeReply, EnvFileState, EnvKeyState, EnvState, ErrorBody, SecretScope, SubmitEnv,
+    SubmitEnvReply, SubmittedEntry,
 };
 use sandboxd::protocol::EnvFile;
 use secrecy::SecretString;
-use store::{Scope, SessionRecord};
+use store::Scope;
 
-use super::administer::admin_event;
-use super::auth::{Caller, SessionAccess, User};
+use super::auth::{Caller, SessionAccess};
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::runtime::{Applied, ConnectedSandbox, Environment, EnvironmentError};
+use crate::runtime::{Applied, Environment, EnvironmentError};
+use crate::sessions::{self, Submission, SubmittedValues, Variable};
 use crate::vault::is_name;
-
-/// The name and the value of a variable.
-type Pair = (String, SecretString);
 
 /// The most values that one request submits.
 const MOST: usize = 100;
@@ -59,85 +55,52 @@ pub(super) async fn submit(
     Body(request): Body<SubmitEnv>,
 ) -> Result<Json<SubmitEnvReply>, ApiError> {
     let Caller::User(user) = &access.caller else { return Err(ApiError::user_required()) };
-    let (pairs, kept) = values(request)?;
-    if !kept.is_empty() {
+    let values = values(request)?;
+    if !values.shared.is_empty() {
         user.must(Act::ManageOrganization, false)?;
     }
-    let scope = Scope::Session(access.session.id);
-    let change = AdminChange::secrets("set", scope, pairs.iter().map(|(key, _)| key.as_str()));
-    let vault = app.vault.recorded(admin_event(&app, user, &change));
-    vault.put(user.org, scope, SecretPurpose::Env, &pairs, Some(user.id)).await?;
-    let existing = persist(&app, user, &pairs, &kept).await?;
-    let result = |(key, _): &Pair| SubmittedEntry {
+    let requester = access.caller.requester()?;
+    let submission =
+        sessions::submit_environment(&app.sessions, &access.session, &requester, &values).await?;
+    let Submission { existing, applied, missing } = submission;
+    let result = |(key, _): &Variable| SubmittedEntry {
         key: key.clone(),
-        persisted: kept.contains(key) && !existing.contains(key),
+        persisted: values.shared.contains(key) && !existing.contains(key),
         already_existed: existing.contains(key),
     };
-    let results = pairs.iter().map(result).collect();
-    // A session without a running sandbox gets the values when one starts.
-    let applied = match supervisor(&app, access.session.id).await {
-        Ok(inside) => Some(write(&app, &access.session, &inside).await?),
-        Err(_) => None,
-    };
-    let missing = match &applied {
-        Some(applied) => applied.missing.clone(),
-        None => Environment::of(&app.runtime, &access.session).await?.missing(),
-    };
-    Ok(Json(SubmitEnvReply { submitted: true, results, applied: applied.is_some(), missing }))
+    let results = values.variables.iter().map(result).collect();
+    Ok(Json(SubmitEnvReply { submitted: true, results, applied, missing }))
 }
 
 /// Checks the names, and separates those that are to be stored for the organization.
-fn values(request: SubmitEnv) -> Result<(Vec<Pair>, Vec<String>), ApiError> {
+fn values(request: SubmitEnv) -> Result<SubmittedValues, ApiError> {
     let SubmitEnv { secrets, env_vars, save_to_configuration } = request;
     if secrets.len() + env_vars.len() > MOST {
         return Err(ApiError::bad_request(format!("secrets and envVars have at most {MOST} entries")));
     }
-    let kept = secrets.iter().filter(|secret| secret.persist.unwrap_or(save_to_configuration));
-    let kept: Vec<String> = kept.map(|secret| secret.key.clone()).collect();
+    let shared = secrets.iter().filter(|secret| secret.persist.unwrap_or(save_to_configuration));
+    let shared: Vec<String> = shared.map(|secret| secret.key.clone()).collect();
     let secrets = secrets.into_iter().map(|secret| (secret.key, secret.value));
-    let pairs = secrets.chain(env_vars.into_iter().map(|variable| (variable.key, variable.value)));
-    let pairs: Vec<_> = pairs.map(|(key, value)| (key, SecretString::from(value))).collect();
-    for (index, (key, _)) in pairs.iter().enumerate() {
+    let variables = secrets.chain(env_vars.into_iter().map(|variable| (variable.key, variable.value)));
+    let variables: Vec<_> = variables.map(|(key, value)| (key, SecretString::from(value))).collect();
+    for (index, (key, _)) in variables.iter().enumerate() {
         if !is_name(key) {
             return Err(ApiError::bad_request(
                 "key has letters, digits and _, does not begin with a digit, and at most 200 characters",
             ));
         }
-        if pairs.iter().take(index).any(|(earlier, _)| earlier == key) {
+        if variables.iter().take(index).any(|(earlier, _)| earlier == key) {
             return Err(ApiError::bad_request(format!("key {key} is there twice")));
         }
     }
-    Ok((pairs, kept))
-}
-
-/// Stores these values for the organization, except those that it has. Returns the names of the latter.
-async fn persist(
-    app: &AppState,
-    user: &User,
-    pairs: &[Pair],
-    kept: &[String],
-) -> Result<Vec<String>, ApiError> {
-    if kept.is_empty() {
-        return Ok(Vec::new());
-    }
-    let known = app.store.secrets(user.org).await?;
-    let exists = |key: &str| known.iter().any(|entry| entry.scope == Scope::Org && entry.key == key);
-    let (existing, new): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|key| exists(key));
-    let new: Vec<_> = pairs.iter().filter(|(key, _)| new.contains(key)).cloned().collect();
-    if !new.is_empty() {
-        let change = AdminChange::secrets("set", Scope::Org, new.iter().map(|(key, _)| key.as_str()));
-        let vault = app.vault.recorded(admin_event(app, user, &change));
-        vault.put(user.org, Scope::Org, SecretPurpose::Env, &new, Some(user.id)).await?;
-    }
-    Ok(existing)
+    Ok(SubmittedValues { variables, shared })
 }
 
 /// Writes the session's environment into its running sandbox again. In a sandbox: `proliferate env apply`.
 #[utoipa::path(post, path = "/proliferate/{id}/env/apply", tag = "environment", params(("id" = SessionId, Path)),
     responses((status = 200, body = EnvChangeReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn apply(app: AppState, access: SessionAccess) -> Result<Json<EnvChangeReply>, ApiError> {
-    let inside = supervisor(&app, access.session.id).await?;
-    let Applied { files, missing } = write(&app, &access.session, &inside).await?;
+    let Applied { files, missing } = sessions::apply_environment(&app.sessions, &access.session).await?;
     let applied = files.into_iter().map(|(path, key_count)| AppliedFile { path, key_count }).collect();
     Ok(Json(EnvChangeReply { applied, missing, ..EnvChangeReply::default() }))
 }
@@ -146,28 +109,8 @@ pub(super) async fn apply(app: AppState, access: SessionAccess) -> Result<Json<E
 #[utoipa::path(post, path = "/proliferate/{id}/env/scrub", tag = "environment", params(("id" = SessionId, Path)),
     responses((status = 200, body = EnvChangeReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn scrub(app: AppState, access: SessionAccess) -> Result<Json<EnvChangeReply>, ApiError> {
-    let inside = supervisor(&app, access.session.id).await?;
-    let environment = Environment::of(&app.runtime, &access.session).await?;
-    let scrubbed = environment.scrub(&inside.supervisor).await?;
+    let scrubbed = sessions::scrub_environment(&app.sessions, &access.session).await?;
     Ok(Json(EnvChangeReply { scrubbed, ..EnvChangeReply::default() }))
-}
-
-async fn write(
-    app: &AppState,
-    session: &SessionRecord,
-    inside: &ConnectedSandbox,
-) -> Result<Applied, ApiError> {
-    let environment = Environment::of(&app.runtime, session).await?;
-    Ok(environment.apply(&app.runtime, session, &inside.supervisor).await?)
-}
-
-/// The supervisor of the session's running sandbox. A session that does not run is not started.
-pub(super) async fn supervisor(app: &AppState, session: SessionId) -> Result<ConnectedSandbox, ApiError> {
-    let not_running = || ApiError::conflict("The session has no running sandbox: send a prompt to start one");
-    let hub = app.hubs.get(session).ok_or_else(not_running)?;
-    hub.inside()
-        .await?
-        .map_err(|reason| ApiError::conflict(format!("The sandbox cannot be reached: {reason}")))
 }
 
 pub(super) fn scope(scope: Scope) -> SecretScope {

@@ -302,6 +302,7 @@ impl From<SessionError> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, reason)
             }
             SessionError::Supervisor(error) => super::sandbox::refused(&error),
+            SessionError::Environment(error) => error.into(),
             SessionError::KeyInFlight => Self::idempotency_in_progress(),
             SessionError::KeyMismatch => Self::idempotency_mismatch(),
             SessionError::Hub(error) => error.into(),

@@ -12,11 +12,11 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::auth::{Caller, SessionAccess};
-use super::environment::supervisor;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::runtime::{auto_start, env_files, services};
+use crate::sessions::running_sandbox;
 use crate::sources::ServiceAct;
 
 const LANE: &str = "services";
@@ -27,7 +27,7 @@ const MAX_COMMAND: usize = 1000;
     responses((status = 200, body = ServiceList), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn list(app: AppState, access: SessionAccess) -> Result<Json<ServiceList>, ApiError> {
     let session = &access.session;
-    let inside = supervisor(&app, session.id).await?;
+    let inside = running_sandbox(&app.sessions, session.id).await?;
     let services = services::list(&inside.supervisor).await.map_err(|error| unreachable(&error))?;
     let exposed_port = app.store.exposed_port(session.org_id, session.id).await?;
     Ok(Json(ServiceList { services, exposed_port }))
@@ -92,7 +92,7 @@ pub(super) async fn logs(
     access: SessionAccess,
     Path((_, name)): Path<(String, String)>,
 ) -> Result<Json<ServiceLog>, ApiError> {
-    let inside = supervisor(&app, access.session.id).await?;
+    let inside = running_sandbox(&app.sessions, access.session.id).await?;
     let log = services::log(&inside.supervisor, &name).await.map_err(|error| unreachable(&error))?;
     Ok(Json(log))
 }
@@ -148,7 +148,7 @@ fn unreachable(error: &sandboxd::ClientError) -> ApiError {
     }
 }
 
-/// Calls a tool of services for the session, as this caller.
+/// Calls a service tool for the session, as this caller.
 async fn perform(
     app: &AppState,
     access: &SessionAccess,
@@ -156,19 +156,19 @@ async fn perform(
     parameters: Value,
 ) -> Result<JsonObject, ApiError> {
     // A session that does not run is not worth a run in the ledger.
-    supervisor(app, access.session.id).await?;
+    running_sandbox(&app.sessions, access.session.id).await?;
     let result = app.gate.call(request(app, access, act, parameters).await?).await;
     match result.outcome {
         CallOutcome::Success => Ok(result.output.and_then(|output| output.data).unwrap_or_default()),
         CallOutcome::OverShare { .. } => Err(ApiError::too_many("Too many calls")),
         CallOutcome::Unavailable | CallOutcome::Conflict => {
-            Err(ApiError::unavailable("The gate", "a call of services could not be done"))
+            Err(ApiError::unavailable("The gate", "a service tool could not be called"))
         }
         CallOutcome::Failed(_) | CallOutcome::Waiting(_) => Err(ApiError::conflict(result.text().to_owned())),
     }
 }
 
-/// The call of a tool of services. A sandbox's own command line calls as its agent.
+/// The call of a service tool. A sandbox's own command line calls as its agent.
 async fn request(
     app: &AppState,
     access: &SessionAccess,

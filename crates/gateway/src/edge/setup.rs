@@ -1,12 +1,9 @@
 //! `POST /proliferate/{id}/finish-setup`: saves what a setup session prepared, for the sessions of its configuration.
 
 use axum::Json;
-use gate::Subject;
 use proto::http::{ErrorBody, FinishSetup, FinishSetupReply};
-use proto::{SessionId, SessionType, text};
-use store::ConfigurationChange;
+use proto::{SessionId, text};
 
-use super::administer::administer;
 use super::auth::{Caller, SessionAccess};
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -26,27 +23,11 @@ pub(super) async fn finish(
     Body(request): Body<FinishSetup>,
 ) -> Result<Json<FinishSetupReply>, ApiError> {
     let Caller::User(user) = &access.caller else { return Err(ApiError::user_required()) };
-    let session = &access.session;
-    let configuration = session.configuration_id.filter(|_| session.session_type == SessionType::Setup);
-    let id =
-        configuration.ok_or_else(|| ApiError::conflict("This is not a setup session of a configuration"))?;
     if request.name.as_deref().is_some_and(|name| !text::is_line(name, MAX_NAME)) {
         return Err(ApiError::bad_request("name is one line of 1 to 100 characters"));
     }
-    let (org, session_id) = (session.org_id, session.id);
-    let saved = sessions::save_snapshot(&app.sessions, (org, session_id), user.id).await;
-    let (snapshot_id, _) =
-        saved.map_err(|error| ApiError::conflict(format!("The setup was not saved: {error}")))?;
-    if request.name.is_some() {
-        let by = Some(user.id.to_string());
-        let change = ConfigurationChange { name: request.name, by, ..ConfigurationChange::default() };
-        let store = administer(&app, user, Subject::Configuration, "change", format!("configuration {id}"));
-        store.update_configuration(org, id, change, app.clock.now()).await?;
-    }
-    if !request.keep_running {
-        let stopped = app.hubs.open(session_id).await?.stop(false).await?;
-        stopped
-            .map_err(|reason| ApiError::conflict(format!("The setup was saved but not stopped: {reason}")))?;
-    }
-    Ok(Json(FinishSetupReply { configuration_id: id, snapshot_id, success: true }))
+    let requester = (user.id, &access.caller.requester()?);
+    let finished = sessions::finish_setup(&app.sessions, &access.session, requester, request).await?;
+    let (configuration_id, snapshot_id) = finished;
+    Ok(Json(FinishSetupReply { configuration_id, snapshot_id, success: true }))
 }

@@ -28,7 +28,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 
 /// The reason why an environment could not be applied. Never contains a value.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EnvironmentError {
+pub enum EnvironmentError {
     #[error("the list of environment files cannot be read: save it again")]
     EnvFiles,
     #[error("the sandbox's supervisor: {0}")]

@@ -7,6 +7,7 @@ use crate::access::Act;
 use crate::admission::Refusal;
 use crate::hub::HubError;
 use crate::llm::ModelUnavailable;
+use crate::runtime::EnvironmentError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -55,6 +56,9 @@ pub enum SessionError {
     /// The supervisor in the sandbox refused, or cannot be reached.
     #[error(transparent)]
     Supervisor(ClientError),
+    /// The environment of the session's app cannot be collected, stored or written.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// A request with the same idempotency key is in flight.
     #[error("a request with this idempotency key is in progress")]
     KeyInFlight,

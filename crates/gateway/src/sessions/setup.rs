@@ -1,13 +1,14 @@
 //! The setup session of a new managed configuration: an agent installs what the repositories need, and saves a snapshot
 //! from which all later sessions start.
 
-use proto::http::AgentConfig;
+use gate::{AdminChange, Subject};
+use proto::http::{AgentConfig, FinishSetup};
 use proto::socket::MessageSource;
-use proto::{SessionId, SessionType};
-use store::{Configuration, NewSession, Starts};
+use proto::{ConfigurationId, SessionId, SessionType, UserId};
+use store::{Configuration, ConfigurationChange, NewSession, SessionRecord, Starts};
 
 use super::prompt::send;
-use super::{PromptDraft, SessionError, SessionServices};
+use super::{PromptDraft, Requester, SessionError, SessionServices, save_snapshot};
 
 /// The sender of the prompt, which no person wrote.
 const SENDER: &str = "managed-configuration-setup";
@@ -25,6 +26,35 @@ pub(super) async fn start(
         Ok(None) => {}
         Err(error) => tracing::warn!(configuration = %id, %error, "cannot start a setup session"),
     }
+}
+
+/// Saves the files of a setup session for its configuration, which becomes ready, and may rename it. The session is
+/// stopped unless it is to keep running. Returns the configuration and the id of the snapshot.
+pub async fn finish_setup(
+    services: &SessionServices,
+    session: &SessionRecord,
+    (user, requester): (UserId, &Requester),
+    request: FinishSetup,
+) -> Result<(ConfigurationId, String), SessionError> {
+    let failed = SessionError::CallFailed;
+    let configuration = session.configuration_id.filter(|_| session.session_type == SessionType::Setup);
+    let id =
+        configuration.ok_or_else(|| failed("This is not a setup session of a configuration".to_owned()))?;
+    let saved = save_snapshot(services, (session.org_id, session.id), user).await;
+    let (snapshot_id, _) = saved.map_err(|error| failed(format!("The setup was not saved: {error}")))?;
+    if request.name.is_some() {
+        let by = Some(user.to_string());
+        let change = ConfigurationChange { name: request.name, by, ..ConfigurationChange::default() };
+        let recorded = AdminChange::new(Subject::Configuration, "change", format!("configuration {id}"));
+        let event = services.gate.admin_event(session.org_id, &requester.actor(), &recorded);
+        let store = services.store.recorded(event);
+        store.update_configuration(session.org_id, id, change, services.clock.now()).await?;
+    }
+    if !request.keep_running {
+        let stopped = services.hubs.open(session.id).await?.stop(false).await?;
+        stopped.map_err(|reason| failed(format!("The setup was saved but not stopped: {reason}")))?;
+    }
+    Ok((id, snapshot_id))
 }
 
 async fn try_start(
