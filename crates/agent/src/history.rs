@@ -39,7 +39,7 @@ pub struct PendingRequest {
     pub session: String,
     pub id: String,
     pub kind: QuestionKind,
-    /// `None` if it was not understood.
+    /// `None` if the question could not be parsed.
     pub question: Option<OpenQuestion>,
 }
 

@@ -30,7 +30,7 @@ pub struct Usage {
     pub incoming: usize,
     /// `incoming` of the stream that holds most.
     pub fullest: usize,
-    /// Bytes that were sent here but not yet written, including the overhead of each chunk.
+    /// Bytes queued by this side and not yet written to the connection, including the overhead of each chunk.
     pub outgoing: usize,
 }
 

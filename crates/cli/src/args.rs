@@ -105,10 +105,10 @@ pub(crate) enum Command {
     Databases(DatabasesCommand),
     /// Show requests, tokens and cost of models, by day, model or session
     Usage(UsageArgs),
-    /// Log in to a gateway and use it for later commands, also from another machine
+    /// Log in to a gateway, on this machine or another, and use it for later commands
     ///
-    /// Asks for an API key. Without one, shows a code; a logged-in person approves it on the gateway's page `/device` or
-    /// with `proliferate approve-login`. The address and the key are saved in a file that only you can read.
+    /// Asks for an API key. If you enter none, it shows a code, which a logged-in person approves on the gateway's page
+    /// `/device` or with `proliferate approve-login`. The address and the key are saved in a file that only you can read.
     Login(LoginArgs),
     /// Remove a saved login, and revoke its key if `login` created it
     Logout {

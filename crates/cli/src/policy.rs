@@ -1,8 +1,8 @@
 //! `policy`: commands that inspect and change what the gate allows.
 
 mod explain;
-mod govern;
 mod replay;
+mod safety_controls;
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -21,14 +21,14 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Result<(),
         PolicyCommand::Explain(args) => explain::run(context, &args).await,
         PolicyCommand::Diff { dirs } => diff(context, &dirs),
         PolicyCommand::Replay { dir, org } => replay::run(context, &dir, org.as_deref()).await,
-        PolicyCommand::Lock { reason } => govern::lock(context, true, &reason).await,
-        PolicyCommand::Unlock { reason } => govern::lock(context, false, &reason).await,
+        PolicyCommand::Lock { reason } => safety_controls::lock(context, true, &reason).await,
+        PolicyCommand::Unlock { reason } => safety_controls::lock(context, false, &reason).await,
         PolicyCommand::Status => status::show(context).await,
         PolicyCommand::Grants(GrantsCommand::Ls { all }) => status::grants(context, all).await,
         PolicyCommand::Grants(GrantsCommand::Revoke { grant, reason }) => {
-            govern::revoke(context, &grant, &reason).await
+            safety_controls::revoke(context, &grant, &reason).await
         }
-        PolicyCommand::Override(OverrideCommand::Grant(args)) => govern::grant(context, &args).await,
+        PolicyCommand::Override(OverrideCommand::Grant(args)) => safety_controls::grant(context, &args).await,
     }
 }
 

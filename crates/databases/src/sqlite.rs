@@ -90,7 +90,7 @@ impl Drop for Cancel {
     }
 }
 
-/// Opens the file that the path leads to, if it is below the folder, and nothing that the path leads to afterwards.
+/// Opens the file at the path if it is below the folder. A path that is changed in the meantime leads to no other file.
 fn open(file: &DatabaseFile) -> Result<Connection, Problem> {
     let missing = |_| Problem::File("the file of this database does not exist, or cannot be read");
     if !is_relative(&file.file) {
@@ -116,7 +116,7 @@ fn open(file: &DatabaseFile) -> Result<Connection, Problem> {
         .map_err(|_| Problem::File("the file of this database does not exist, or cannot be read"))
 }
 
-/// Whether a path names something inside of its folder, as text.
+/// Whether a path is relative and has no `..`, so that it stays inside the folder that it is joined to.
 pub fn is_relative(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }

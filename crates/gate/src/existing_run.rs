@@ -15,7 +15,8 @@ use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, ToolScope, Work};
 use crate::{DEAD_AFTER, Gate};
 
-/// The delay between two lookups of a call that another instance executes. Instances do not notify each other.
+/// The delay between two lookups of a call that another instance executes. That happens only while one gateway replaces another,
+/// because one serves a database; SQLite cannot notify another process, and PostgreSQL would need a connection for it.
 const POLL: Duration = Duration::from_millis(100);
 /// How much longer than the tool's own timeout a caller waits for another instance.
 const MARGIN: Duration = Duration::from_secs(10);

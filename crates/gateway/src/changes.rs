@@ -1,6 +1,6 @@
-//! Changes: tells clients which sessions and entries of the inbox of their organization have changed. One task for each
-//! organization that is followed compares what the database says now with what it said before. So it also sees what other
-//! processes change, and what changes because time has passed.
+//! Broadcasts the ids of changed sessions and inbox entries to the clients that follow an organization. One task for each
+//! followed organization polls the database and compares each row with its previous state, because other processes and
+//! expiring deadlines change rows without telling this process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -99,7 +99,7 @@ impl Comparison {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(org = %self.org, %error, "changes cannot be read; it is tried again");
+                    tracing::warn!(org = %self.org, %error, "changes cannot be read; the next poll tries again");
                 }
             }
         }

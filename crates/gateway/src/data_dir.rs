@@ -111,7 +111,7 @@ impl Space {
         Self { file: data_dir.join("space.probe"), work: Mutex::default() }
     }
 
-    /// Probes the disk by writing to it: quotas, read-only mounts and full disks can be told only by trying.
+    /// Probes the disk by writing to it: only a write detects quotas, read-only mounts and full disks.
     pub(crate) async fn check(&self) -> Result<(), String> {
         let (work, file) = (self.work.lock().await, self.file.clone());
         let tried = work.run(move || {

@@ -1,6 +1,6 @@
-//! Notifications: tells an organization's webhook that something waits for a person. What waits is in the database, so
-//! nothing has to be written when it begins to, and a restart loses none: a task finds what was not reported yet and delivers
-//! it until the receiver accepts it, or gives up after some hours. An invocation never waits for that.
+//! Sends an organization's webhook a notification when an approval, a question or a run waits for a person. A task polls the
+//! database for rows without a notification, so no other code must announce them and a restart loses none. It retries each
+//! delivery until the receiver accepts it, and gives up after some hours. An invocation never waits for its notification.
 
 mod message;
 mod webhook;
@@ -105,7 +105,7 @@ impl Notifications {
         &self.page
     }
 
-    /// Records what was not reported yet, and starts delivering to every organization that has something due.
+    /// Creates a notification for each row that has none, and starts deliveries for every organization that has one due.
     async fn start_work(self: &Arc<Self>) -> Result<(), StoreError> {
         let now = self.clock.now();
         let new = self.store.unreported(now, now - RECENT, TOGETHER).await?;

@@ -142,12 +142,12 @@ mod tests {
                 seen.push(hex::encode(hash.clone().finalize()));
             }
         }
-        let published = [
+        let hashes_of_the_rfc = [
             "be18b62b6f69cdab33a7e0dae0d9cfa869fda80ddc712221570f9f40a5878687",
             "b9f7a8e75ef22a835685a52ccba7f7d6bdc99e34b010992cbc5864cd12be6892",
             "22776e6d4b49fa294a0d0f349268e5c28808fe7e0cb2bcbe28f63894e494d4c7",
         ];
-        assert_eq!(seen, published);
+        assert_eq!(seen, hashes_of_the_rfc);
     }
 
     #[test]

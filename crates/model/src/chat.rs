@@ -24,7 +24,7 @@ struct Wire {
     tools: Value,
 }
 
-/// The error is a message for the client.
+/// Parses a request of the Chat Completions API. The error text is shown to the client.
 pub(crate) fn parse(body: &[u8], conversation: &str) -> Result<Request, String> {
     let wire: Wire =
         serde_json::from_slice(body).map_err(|error| format!("the body is not valid: {error}"))?;

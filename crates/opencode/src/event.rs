@@ -50,7 +50,7 @@ pub enum Body<'a> {
     Asked {
         id: Cow<'a, str>,
         kind: QuestionKind,
-        /// `None` if it was not understood.
+        /// `None` if the question could not be parsed.
         question: Option<Box<OpenQuestion>>,
     },
     /// The agent does not wait for this answer any more.

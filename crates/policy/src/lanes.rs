@@ -76,9 +76,9 @@ pub(crate) fn read(node: Node) -> Result<LanesFile, Mistake> {
     let mut file = Fields::from_node(node, "the file")?;
     header(&mut file)?;
     let lanes =
-        items(file.require("lanes")?, "lanes")?.into_iter().map(lane).collect::<Result<Vec<_>, _>>()?;
+        items(file.require("lanes")?, "lanes")?.into_iter().map(parse_lane).collect::<Result<Vec<_>, _>>()?;
     let prohibitions =
-        file.list("prohibitions")?.into_iter().map(prohibition).collect::<Result<Vec<_>, _>>()?;
+        file.list("prohibitions")?.into_iter().map(parse_prohibition).collect::<Result<Vec<_>, _>>()?;
     file.end()?;
     let ids = lanes.iter().map(|lane| (&lane.id, lane.line));
     check_unique(ids, "lane")?;
@@ -107,7 +107,7 @@ pub(crate) fn check_unique<'a>(
     Ok(())
 }
 
-fn lane(node: Node) -> Result<Lane, Mistake> {
+fn parse_lane(node: Node) -> Result<Lane, Mistake> {
     let mut fields = Fields::from_node(node, "a lane")?;
     let line = fields.line;
     let id = fields.name("lane_id")?.text;
@@ -150,7 +150,7 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
     })
 }
 
-fn prohibition(node: Node) -> Result<Prohibition, Mistake> {
+fn parse_prohibition(node: Node) -> Result<Prohibition, Mistake> {
     let mut fields = Fields::from_node(node, "a prohibition")?;
     let line = fields.line;
     let id = fields.name("rule_id")?.text;

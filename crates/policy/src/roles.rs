@@ -25,13 +25,13 @@ pub(crate) fn read(node: Node) -> Result<Vec<Role>, Mistake> {
     let mut file = Fields::from_node(node, "the file")?;
     header(&mut file)?;
     let roles =
-        items(file.require("roles")?, "roles")?.into_iter().map(role).collect::<Result<Vec<_>, _>>()?;
+        items(file.require("roles")?, "roles")?.into_iter().map(parse_role).collect::<Result<Vec<_>, _>>()?;
     file.end()?;
     check_unique(roles.iter().map(|role| (&role.id, role.line)), "role")?;
     Ok(roles)
 }
 
-fn role(node: Node) -> Result<Role, Mistake> {
+fn parse_role(node: Node) -> Result<Role, Mistake> {
     let mut fields = Fields::from_node(node, "a role")?;
     let line = fields.line;
     let id = fields.name("role_id")?.text;

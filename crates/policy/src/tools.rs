@@ -65,12 +65,12 @@ pub(crate) fn read(node: Node) -> Result<Vec<HttpTool>, Mistake> {
         file.end()?;
         list
     };
-    let tools = list.into_iter().map(tool).collect::<Result<Vec<_>, _>>()?;
+    let tools = list.into_iter().map(parse_tool).collect::<Result<Vec<_>, _>>()?;
     check_unique(tools.iter().map(|tool| (&tool.name, tool.line)), "tool")?;
     Ok(tools)
 }
 
-fn tool(node: Node) -> Result<HttpTool, Mistake> {
+fn parse_tool(node: Node) -> Result<HttpTool, Mistake> {
     let mut fields = Fields::from_node(node, "a tool")?;
     let line = fields.line;
     let name = fields.name("name")?;

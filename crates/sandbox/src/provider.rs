@@ -23,9 +23,9 @@ pub struct InjectedConnection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnsureOutcome {
     pub id: SandboxId,
-    /// It was already running and keeps its memory; apart from the id, the spec was not applied.
+    /// The sandbox was already running and keeps its memory; apart from the id, the spec was not applied.
     pub recovered: bool,
-    /// It had no files before: a caller that undoes this start may remove them.
+    /// The sandbox had no files before this start: a caller that undoes the start may remove them.
     pub made_files: bool,
 }
 

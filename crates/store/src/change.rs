@@ -1,5 +1,5 @@
-//! What clients that follow an organization are told about: the sessions and the entries of the inbox, each with a mark
-//! that changes when it does.
+//! The sessions and inbox entries of an organization, each with a mark that changes when the row does: what
+//! `GET /v1/changes` compares.
 
 use std::collections::HashMap;
 

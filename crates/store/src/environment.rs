@@ -15,7 +15,7 @@ use crate::{Store, StoreError};
 pub type EnvironmentMark = Vec<(i64, Option<DateTime<Utc>>)>;
 
 impl Store {
-    /// The marks of all organizations.
+    /// A mark for each organization, which changes when its secrets or its environment files do.
     pub async fn environment_marks(&self) -> Result<HashMap<OrgId, EnvironmentMark>, StoreError> {
         const SQL: &str = "SELECT org_id, count(*), max(updated_at) FROM secrets
             WHERE purpose <> 'platform' AND scope <> 'session' GROUP BY org_id

@@ -1,5 +1,5 @@
-//! Notifications: where an organization wants to be told that something waits for a person, and what it was told. The rows
-//! of what waits are the outbox: each gets one row here, which says how far its delivery has come.
+//! The webhook of an organization for notifications, and the deliveries to it. Rows that wait for a person (approvals,
+//! questions, runs) are the outbox: each gets one row here, with the state of its delivery.
 
 use chrono::{DateTime, Utc};
 use proto::{NotificationKind, NotificationState, OrgId, Risk, SessionId, UserId};
@@ -280,7 +280,7 @@ impl Store {
     /// How an organization's notifications fare.
     pub async fn notification_counts(&self, org: OrgId) -> Result<NotificationCounts, StoreError> {
         const COUNT: &str = "SELECT count(*) FROM notifications WHERE org_id = $1 AND state = $2";
-        const ERROR: &str = "SELECT last_error FROM notifications
+        const LATEST_ERROR: &str = "SELECT last_error FROM notifications
             WHERE org_id = $1 AND last_error IS NOT NULL ORDER BY available_at DESC LIMIT 1";
         let (org, mut counts) = (org.uuid(), [0_i64; 2]);
         for (count, state) in counts.iter_mut().zip([NotificationState::Pending, NotificationState::Failed]) {
@@ -288,7 +288,8 @@ impl Store {
             *count = read!(self, pool =>
                 sqlx::query_scalar(COUNT).bind(org).bind(state).fetch_one(pool).await)?;
         }
-        let last_error = read!(self, pool => sqlx::query_scalar(ERROR).bind(org).fetch_optional(pool).await)?;
+        let last_error =
+            read!(self, pool => sqlx::query_scalar(LATEST_ERROR).bind(org).fetch_optional(pool).await)?;
         let [pending, failed] = counts.map(i64::unsigned_abs);
         Ok(NotificationCounts { pending, failed, last_error })
     }

@@ -46,13 +46,13 @@ pub struct Repo {
     /// Absent for a local directory.
     pub url: Option<String>,
     pub local_path_hash: Option<String>,
-    /// `main` until the forge was asked.
+    /// `main` until the forge has answered.
     pub default_branch: String,
-    /// Whether somebody chose it. Otherwise it is what the forge said last, which may change.
+    /// Whether somebody chose the default branch. Otherwise it follows the forge.
     pub branch_given: bool,
     pub is_private: bool,
     pub service_commands: Option<JsonValue>,
-    /// Its environment files, whose paths are inside of it.
+    /// The environment files of the repository, with paths relative to its folder.
     pub env_files: Option<JsonValue>,
     pub added_by: Option<UserId>,
     pub created_at: DateTime<Utc>,

@@ -160,7 +160,7 @@ impl Run {
             || outputs.is_some_and(|references| !references.is_empty())
     }
 
-    /// The hash that the first event of its end must have.
+    /// The hash of the ended row, which the first event at the run's end must contain.
     pub fn ended_hash(&self) -> Hash {
         let end = End {
             status: self.status,

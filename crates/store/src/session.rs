@@ -96,7 +96,7 @@ impl NewSession {
 pub(crate) const HOLD_LIMIT: &str =
     "UPDATE organizations SET name = name WHERE id = $1 RETURNING session_limit";
 /// Other sessions that have a sandbox or are about to get one.
-pub(crate) const LIVE: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND id <> $2
+pub(crate) const COUNT_LIVE_SESSIONS: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND id <> $2
     AND (status = 'running' OR (status IN ('pending', 'starting') AND last_activity_at > $3))";
 /// Other setup sessions of this configuration.
 const SETTING_UP: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND configuration_id = $2
@@ -118,7 +118,7 @@ macro_rules! admit {
             sqlx::query_scalar(HOLD_LIMIT).bind($org).fetch_optional(&mut *$connection).await?;
         if let Some(Some(limit)) = limit {
             let since = $crate::session::counts_since($at);
-            let live: i64 = sqlx::query_scalar(LIVE)
+            let live: i64 = sqlx::query_scalar(COUNT_LIVE_SESSIONS)
                 .bind($org)
                 .bind($session)
                 .bind(since)
@@ -152,7 +152,7 @@ impl Store {
     pub async fn live_sessions(&self, org: OrgId, at: DateTime<Utc>) -> Result<i64, StoreError> {
         let (org, since) = (org.uuid(), counts_since(at));
         Ok(read!(self, pool =>
-            sqlx::query_scalar(LIVE).bind(org).bind(Uuid::nil()).bind(since).fetch_one(pool).await)?)
+            sqlx::query_scalar(COUNT_LIVE_SESSIONS).bind(org).bind(Uuid::nil()).bind(since).fetch_one(pool).await)?)
     }
 
     async fn create(&self, new: NewSession, sets_up: Option<ConfigurationId>) -> Result<bool, StoreError> {

@@ -9,7 +9,7 @@ use crate::db::write;
 use crate::invocation::expire_requests;
 use crate::owner::{HOLD, fenced};
 use crate::row::storable;
-use crate::session::{HOLD_LIMIT, LIVE, admit};
+use crate::session::{COUNT_LIVE_SESSIONS, HOLD_LIMIT, admit};
 use crate::{Owner, Store, StoreError};
 
 /// How a session ends.

@@ -183,15 +183,6 @@ impl FakeAgent {
         self.wait(|inner| (inner.hung_up >= count).then_some(())).await;
     }
 
-    /// Waits until there are `count` event streams. Use it with a timeout.
-    pub async fn wait_for_listeners(&self, count: usize) {
-        self.wait(|inner| {
-            inner.listeners.retain(|listener| !listener.is_closed());
-            (inner.listeners.len() >= count).then_some(())
-        })
-        .await;
-    }
-
     /// Sends an event on every event stream.
     pub fn emit(&self, event: &Value) {
         self.state.inner().emit(event);

@@ -25,7 +25,7 @@ pub(crate) enum ModesCommand {
         /// allow: execute at once · require_approval: ask a person first · deny: never execute
         #[arg(value_enum)]
         mode: ModeArg,
-        /// A JSON file (- is standard input) with rules that choose another mode by the arguments, and examples:
+        /// Read rules that choose another mode by the arguments, and examples, from a JSON file (- is standard input):
         /// {"rules": [{"when": JSON SCHEMA, "mode": MODE}], "examples": [{"args": {}, "mode": MODE}]}
         #[arg(long, value_name = "FILE")]
         conditions: Option<PathBuf>,

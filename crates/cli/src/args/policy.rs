@@ -134,8 +134,8 @@ pub(crate) struct ExplainArgs {
     /// A flag of the call, such as cross_case_lookup; may be repeated
     #[arg(long)]
     pub(crate) flag: Vec<String>,
-    /// A JSON file (- is standard input) with the arguments of the call, for a mode with conditions
-    /// [default: no rule matches]
+    /// Read the call's arguments from a JSON file (- is standard input), for modes with conditions; without it, no
+    /// condition matches
     #[arg(long, value_name = "FILE")]
     pub(crate) params: Option<PathBuf>,
     /// Assume that the caller holds a break-glass grant

@@ -12,7 +12,7 @@ use crate::args::NewArgs;
 use crate::failure::Failure;
 use crate::output::warn;
 
-/// The largest file of values.
+/// The limit in bytes for a file of values.
 const MAX_FILE: u64 = 1024 * 1024;
 
 /// Reads the values, before anything is created. A variable that `--env` names counts before one of the file.

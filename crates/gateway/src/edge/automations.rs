@@ -207,7 +207,7 @@ async fn remove_secret(
     let Some(WebhookTrigger { secret, .. }) = webhook else { return Ok(()) };
     let store = administer(app, admin, Subject::Secret, "remove", secret.clone());
     match store.delete_secret(admin.org, Scope::Org, &secret).await {
-        // Somebody removed it by hand.
+        // The secret may have been removed by hand.
         Ok(()) | Err(store::StoreError::Missing(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

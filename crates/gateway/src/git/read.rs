@@ -87,7 +87,7 @@ impl GitService {
         let (sender, answer) = oneshot::channel();
         let request: Request = Box::new(|forge| {
             async {
-                // Whoever asked may have disconnected.
+                // Sending fails if the client has disconnected.
                 let _ = sender.send(work(forge).await);
             }
             .boxed()

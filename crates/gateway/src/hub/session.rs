@@ -83,7 +83,7 @@ pub(super) struct Session {
     record: SessionRecord,
     stream: Stream,
     telemetry: Telemetry,
-    demand: Demand,
+    eviction: EvictionState,
     sandbox: Phase,
     /// Fires when the sandbox's lifetime is over.
     expiry: Timer,
@@ -93,8 +93,8 @@ pub(super) struct Session {
     questions: Questions,
 }
 
-/// The reasons to keep the session in memory.
-struct Demand {
+/// What decides whether the session may leave memory.
+struct EvictionState {
     activity: Arc<Activity>,
     watchers: Watchers,
     /// The time at which the session was last needed.
@@ -171,7 +171,7 @@ impl Session {
             if let Err(end) = handled {
                 return end;
             }
-            self.demand.activity.set_busy(self.is_busy());
+            self.eviction.activity.set_busy(self.is_busy());
         }
     }
 
@@ -203,7 +203,7 @@ impl Session {
     /// Whether somebody waits for the agent: a watcher, or an automation until its run has ended, which does so without a
     /// connection. While its agent waits for people, nobody waits for the agent.
     async fn has_client(&self) -> Result<bool, End> {
-        if !self.demand.watchers.is_empty() {
+        if !self.eviction.watchers.is_empty() {
             return Ok(true);
         }
         if self.record.client_type != Some(ClientType::Automation) || self.questions.any_open() {
@@ -214,8 +214,8 @@ impl Session {
 
     /// Whether the session must stay in memory: someone is watching, or there is work left.
     fn is_busy(&self) -> bool {
-        Activity::is_held(&self.demand.activity)
-            || !self.demand.watchers.is_empty()
+        Activity::is_held(&self.eviction.activity)
+            || !self.eviction.watchers.is_empty()
             || self.turn.is_running()
             || self.sandbox.is_in_transition()
             || (!self.queue.is_empty() && !self.has_ended())
@@ -225,7 +225,7 @@ impl Session {
     async fn handle(&mut self, command: Command) -> Result<(), End> {
         match command {
             Command::Join { passive, user, reply } => {
-                self.demand.watchers.join(user);
+                self.eviction.watchers.join(user);
                 if !passive && !self.has_ended() {
                     self.wake().await?;
                 }
@@ -233,11 +233,11 @@ impl Session {
                 let _ = reply.send(JoinReply { init: self.init_frame().await, status, message });
             }
             Command::Leave { user } => {
-                self.demand.watchers.leave(user);
-                self.demand.idle_since = self.services.clock.elapsed();
+                self.eviction.watchers.leave(user);
+                self.eviction.idle_since = self.services.clock.elapsed();
             }
             Command::Presence { reply } => {
-                let _ = reply.send(self.demand.watchers.presence());
+                let _ = reply.send(self.eviction.watchers.presence());
             }
             Command::History { reply } => {
                 let _ = reply.send(self.init_frame().await);
@@ -261,7 +261,7 @@ impl Session {
                 let _ = reply.send(self.state());
             }
             Command::Touch { reply } => {
-                self.demand.idle_since = self.services.clock.elapsed();
+                self.eviction.idle_since = self.services.clock.elapsed();
                 self.services.store.touch(&self.owner, self.services.clock.now()).await?;
                 let _ = reply.send(());
             }
@@ -312,9 +312,9 @@ impl Session {
         self.tick_questions().await?;
         let now = self.services.clock.elapsed();
         if self.is_busy() {
-            self.demand.idle_since = now;
+            self.eviction.idle_since = now;
         }
-        if now.saturating_sub(self.demand.idle_since) > IDLE { Err(End::Idle) } else { Ok(()) }
+        if now.saturating_sub(self.eviction.idle_since) > IDLE { Err(End::Idle) } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), End> {

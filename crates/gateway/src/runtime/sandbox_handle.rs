@@ -29,15 +29,15 @@ use crate::server;
 const SUPERVISOR: u16 = 4097;
 const PROXY: u16 = 3128;
 const GATEWAY: u16 = 4098;
-/// The port inside that the agent listens on.
+/// The port that the agent listens on inside the sandbox.
 const AGENT_PORT: u16 = 4096;
 /// How long the supervisor may take to answer after PID 1 runs; longer than a loaded machine needs.
 const READY: Duration = Duration::from_secs(20);
-/// The delay between connection attempts. The first attempts sleep on a thread, because the runtime's timer is too
+/// The delay between connection attempts. Fast retries sleep on a thread, because the runtime's timer is too
 /// coarse for so short a delay.
-const FIRST_DELAY: Duration = Duration::from_micros(300);
-const FIRST_TRIES: u32 = 50;
-const LATER_DELAY: Duration = Duration::from_millis(50);
+const FAST_RETRY_DELAY: Duration = Duration::from_micros(300);
+const FAST_RETRIES: u32 = 50;
+const SLOW_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The name of our own program in `/opt`.
 const OWN_PROGRAM: &str = "proliferate";
 /// The folder of our own files in the home directory. Snapshots never contain it.
@@ -296,10 +296,10 @@ impl Sandboxes {
                 }
                 // A supervisor is up within milliseconds, unless the machine is busy; then frequent attempts only add
                 // load.
-                if tries < FIRST_TRIES {
-                    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(FIRST_DELAY)).await;
+                if tries < FAST_RETRIES {
+                    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(FAST_RETRY_DELAY)).await;
                 } else {
-                    tokio::time::sleep(LATER_DELAY).await;
+                    tokio::time::sleep(SLOW_RETRY_DELAY).await;
                 }
             }
             Err(SandboxError::Timeout("its supervisor"))

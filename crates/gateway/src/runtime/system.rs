@@ -19,10 +19,10 @@ use super::auto_start::StartServices;
 use super::snapshot::{SnapshotError, keep_files};
 
 const LANE: &str = "platform.system";
-/// How long a copy may take. An agent waits for its own snapshot, but nobody waits for this one, and a large workspace
-/// on a slow disk must not be lost.
+/// The limit for a copy. It is longer than for a snapshot that an agent waits for: nobody waits for this one, and a large
+/// workspace on a slow disk must not be lost.
 const SAVING: Duration = Duration::from_hours(1);
-/// How often a save is tried while the gate is not available, and the pause in between.
+/// How many times a save is attempted while the gate is not available, and the pause between attempts.
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
 

@@ -132,7 +132,7 @@ struct VendorAction {
 
 impl VendorAction {
     async fn send(&self, permit: &Permit, call: &CallRequest) -> Result<Output, Failure> {
-        let request = self.action.request(&self.base()?, &call.target.parameters);
+        let request = self.action.request(&self.base_url()?, &call.target.parameters);
         let request = request.map_err(|error| Failure::Invalid(error.to_string()))?;
         let token = self.token(permit).await?;
         let too_large = |_| Failure::Down("the integration's token is too large".to_owned());
@@ -168,7 +168,7 @@ impl VendorAction {
         }
     }
 
-    fn base(&self) -> Result<Url, Failure> {
+    fn base_url(&self) -> Result<Url, Failure> {
         let configured = self.needs.base_urls.get(self.provider.id).cloned();
         let public = || Url::parse(self.provider.base_url);
         configured.map_or_else(public, Ok).map_err(|_| Failure::Down("the vendor's URL is wrong".to_owned()))

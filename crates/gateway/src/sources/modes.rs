@@ -65,7 +65,7 @@ static MODES: [ModeContents; 4] = [
     },
 ];
 
-/// Tools that `agentConfig.tools` cannot take away, because the rules of a mode demand them.
+/// Tools that `agentConfig.tools` cannot remove, because a session of their mode could not end without them.
 const INDISPENSABLE: &[&str] = &["automation_complete"];
 
 fn contents(mode: AgentMode) -> &'static ModeContents {

@@ -330,7 +330,7 @@ async fn evidence_is_served_to_callers_who_may_watch_its_session() {
             assert_eq!(content.header(name), Some(value), "{name}");
         }
         assert_eq!(get(own, String::new(), member.clone()).await.status, 400);
-        // A key of another session is unknown here, wherever that session is, and whatever the caller may see there.
+        // The key of a file of another session is not found, also if the caller may read that session.
         for (_, foreign) in &sessions[1..] {
             for query in
                 [format!("?key={foreign}a%20b.log"), format!("?prefix={foreign}"), "?prefix=sessions/".into()]

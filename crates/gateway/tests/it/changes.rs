@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Reads until a change names this.
+    /// Reads changes until one contains the text `named`.
     async fn until(&mut self, named: &str) -> Value {
         loop {
             let (name, data) = self.next().await.unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use opencode::translate::Translator;
-use targets::{PROMPT, Reader, SESSION, STREAMS, Saboteur, decode, no_sabotage, streams_with};
+use targets::{PROMPT, PlantedBug, Reader, SESSION, STREAMS, decode, no_bug, streams_with};
 use testkit::fuzz::{Target, finds, holds};
 
 #[test]
@@ -62,14 +62,14 @@ fn loses_state_mid_turn(translator: &mut Translator, number: usize) {
 
 #[test]
 fn fuzzer_finds_planted_bugs() {
-    let planted: [(Reader, Saboteur, &str); 4] = [
-        (forgets_the_carriage_return, no_sabotage, "decoded differently"),
-        (forgets_half_lines, no_sabotage, "decoded differently"),
-        (keeps_the_mark, no_sabotage, "decoded differently"),
+    let planted: [(Reader, PlantedBug, &str); 4] = [
+        (forgets_the_carriage_return, no_bug, "decoded differently"),
+        (forgets_half_lines, no_bug, "decoded differently"),
+        (keeps_the_mark, no_bug, "decoded differently"),
         (decode, loses_state_mid_turn, "announced twice"),
     ];
-    for (reader, saboteur, problem) in planted {
-        let run = &|input: &[u8], dice: &_| Ok(streams_with(reader, saboteur, input, dice));
+    for (reader, bug, problem) in planted {
+        let run = &|input: &[u8], dice: &_| Ok(streams_with(reader, bug, input, dice));
         finds(Target { run, ..STREAMS }, problem);
     }
 }

@@ -19,7 +19,7 @@ const LONGEST_MESSAGE: usize = LONGEST_INPUT + 1_000;
 
 pub(crate) const STREAMS: Target<'_> = Target {
     name: "streams",
-    run: &|input, dice| Ok(streams_with(decode, no_sabotage, input, dice)),
+    run: &|input, dice| Ok(streams_with(decode, no_bug, input, dice)),
     corpus: &|| kept(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")),
     write: encode,
     shape: Shape::text(DICTIONARY, LONGEST_INPUT),
@@ -79,7 +79,7 @@ const DICTIONARY: &[&str] = &[
 /// Decodes pieces of input into the data of events.
 pub(crate) type Reader = fn(&[&[u8]]) -> Vec<Bytes>;
 /// Tampers with the translator after the given number of events.
-pub(crate) type Saboteur = fn(&mut Translator, usize);
+pub(crate) type PlantedBug = fn(&mut Translator, usize);
 
 /// The decoder under test.
 pub(crate) fn decode(pieces: &[&[u8]]) -> Vec<Bytes> {
@@ -95,10 +95,10 @@ pub(crate) fn decode(pieces: &[&[u8]]) -> Vec<Bytes> {
     events
 }
 
-pub(crate) fn no_sabotage(_: &mut Translator, _: usize) {}
+pub(crate) fn no_bug(_: &mut Translator, _: usize) {}
 
 /// Splits the input into random pieces, as a network may.
-pub(crate) fn streams_with(reader: Reader, saboteur: Saboteur, input: &[u8], dice: &Dice) -> String {
+pub(crate) fn streams_with(reader: Reader, bug: PlantedBug, input: &[u8], dice: &Dice) -> String {
     let longest = *dice.pick(&[1, 7, 400, LONGEST_INPUT]);
     let (mut pieces, mut rest) = (Vec::new(), input);
     while !rest.is_empty() {
@@ -106,11 +106,11 @@ pub(crate) fn streams_with(reader: Reader, saboteur: Saboteur, input: &[u8], dic
         pieces.push(now);
         rest = later;
     }
-    check_pieces(reader, saboteur, input, &pieces)
+    check_pieces(reader, bug, input, &pieces)
 }
 
 /// Describes the outcome; panics if an invariant is violated.
-fn check_pieces(reader: Reader, saboteur: Saboteur, input: &[u8], pieces: &[&[u8]]) -> String {
+fn check_pieces(reader: Reader, bug: PlantedBug, input: &[u8], pieces: &[&[u8]]) -> String {
     let events = reader(pieces);
     let expected = reference_decode(input);
     assert!(events == expected, "split into {} pieces, the input is decoded differently", pieces.len());
@@ -120,7 +120,7 @@ fn check_pieces(reader: Reader, saboteur: Saboteur, input: &[u8], pieces: &[&[u8
     for ((number, data), now) in events.iter().enumerate().zip((0..).step_by(100)) {
         let Ok(event) = Event::parse(data) else { continue };
         emitted.extend(translator.observe(&event, now).messages);
-        saboteur(&mut translator, number);
+        bug(&mut translator, number);
     }
     emitted.extend(translator.give_up("over", 0).messages);
     for message in &emitted {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Whether the agents of the sessions that a user creates have a source of actions, or one action.
+/// A user's choice whether the agents of their sessions may use a source of actions, or one of its actions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionPreference {

@@ -11,7 +11,7 @@ use providers::{Provider, Request, find};
 use serde_json::{Value, json};
 use url::Url;
 
-fn published(vendor: &str) -> Value {
+fn vendor_schema(vendor: &str) -> Value {
     let text = match vendor {
         "github" => include_str!("../schemas/github.json"),
         "sentry" => include_str!("../schemas/sentry.json"),
@@ -54,7 +54,7 @@ fn requests_to_slack_fit_the_types_of_its_client() {
 }
 
 fn check_rest(vendor: &str, route: impl Fn(String) -> String) {
-    let document = published(vendor);
+    let document = vendor_schema(vendor);
     let operations = document["operations"].as_array().unwrap();
     let mut used = vec![false; operations.len()];
     for (action, request) in requests(find(vendor).unwrap()) {
@@ -121,7 +121,7 @@ fn check_body(action: &str, published: &Value, request: &Request) {
 
 #[test]
 fn requests_to_linear_fit_the_schema_of_its_client() {
-    let schema = graphql::Schema(published("linear"));
+    let schema = graphql::Schema(vendor_schema("linear"));
     for (action, request) in requests(find("linear").unwrap()) {
         let body = request.body.unwrap();
         let problems = schema.check(body["query"].as_str().unwrap(), &body["variables"]);
@@ -131,7 +131,7 @@ fn requests_to_linear_fit_the_schema_of_its_client() {
 
 #[test]
 fn the_check_of_graphql_finds_mistakes() {
-    let schema = graphql::Schema(published("linear"));
+    let schema = graphql::Schema(vendor_schema("linear"));
     let check = |query: &str, variables: Value| schema.check(query, &variables).join(", ");
     let right = "query X($id: String!) { issue(id: $id) { title team { id } } }";
     assert_eq!(check(right, json!({"id": "1"})), "");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{identity, leaked_processes};
 use crate::error::SandboxError;
 
-/// The path of the home inside.
+/// Path of the home directory inside the sandbox.
 const HOME: &str = "/home/user";
 /// The suffix that the kernel appends to the path of a mounted folder that was removed.
 const DELETED: &str = "//deleted";

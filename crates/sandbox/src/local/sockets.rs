@@ -23,8 +23,8 @@ const BYTE_OVERHEAD: u64 = 1024;
 // Constants of `linux/netlink.h`, `linux/sock_diag.h`, `linux/unix_diag.h`, `linux/inet_diag.h` and
 // `linux/netlink_diag.h`.
 const HEADER: usize = 16;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const BY_FAMILY: u16 = 20;
 const REQUEST_ALL: u16 = 0x301;
 const UNIX_SHOW_QUEUES_AND_MEMORY: u32 = 0x10 | 0x20;
@@ -96,8 +96,8 @@ fn query(diag_socket: &OwnedFd, body: &[u8], each: impl Fn(&[u8]) -> u64) -> io:
         let (_, length) = rustix::net::recv(diag_socket, &mut buffer[..], RecvFlags::empty())?;
         for (kind, body) in Messages(buffer.get(..length).unwrap_or_default()) {
             match kind {
-                DONE => return Ok(sum),
-                ERROR => {
+                NLMSG_DONE => return Ok(sum),
+                NLMSG_ERROR => {
                     let error = number(body, 0).map_or(0, u32::cast_signed);
                     return Err(io::Error::from_raw_os_error(error.wrapping_neg()));
                 }

@@ -116,7 +116,7 @@ impl Inner {
         if begun.is_err() {
             launcher.abort();
         }
-        // Somebody must wait for it, or it stays a zombie.
+        // A process that nobody waits for stays a zombie.
         tokio::spawn(launcher.wait());
         begun
     }

@@ -26,7 +26,7 @@ pub struct OpenTranscript {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoredTranscript {
     pub(crate) end: TranscriptEnd,
-    /// The report's messages that are already stored, because they were finished since the report was made.
+    /// The ids of messages in the report that were finished, and stored, after the report was made.
     pub(crate) stored: HashSet<String>,
 }
 

@@ -47,7 +47,7 @@ impl AcpClient {
         Self { dial, link: Mutex::default() }
     }
 
-    /// Connects and initializes, unless that has been done.
+    /// Connects and sends `initialize`, unless the connection exists already.
     async fn connect(&self) -> Result<(), AgentError> {
         let mut link = self.link.lock().await;
         if link.is_some() {

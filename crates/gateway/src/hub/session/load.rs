@@ -19,7 +19,7 @@ use super::questions::Questions;
 use super::queue::PromptQueue;
 use super::timer::Timer;
 use super::turn::Turn;
-use super::{Demand, End, Failures, Session, millis, redact};
+use super::{End, EvictionState, Failures, Session, millis, redact};
 use crate::hub::HubServices;
 
 /// The number of bytes read from the log at a time.
@@ -46,7 +46,11 @@ impl Session {
             record,
             stream,
             telemetry: Telemetry::default(),
-            demand: Demand { activity: Arc::default(), watchers: Watchers::default(), idle_since: elapsed },
+            eviction: EvictionState {
+                activity: Arc::default(),
+                watchers: Watchers::default(),
+                idle_since: elapsed,
+            },
             sandbox: Phase::Disconnected { resume: None },
             expiry: Timer::default(),
             failures: Failures { boots: 0, losses: 0, connected_at: elapsed, saves: 0 },
@@ -70,7 +74,7 @@ impl Session {
     }
 
     pub(in crate::hub) fn activity(&self) -> &Arc<Activity> {
-        &self.demand.activity
+        &self.eviction.activity
     }
 
     /// Applies the part of the log that is not in the transcript table yet: open messages are loaded into memory,

@@ -298,7 +298,7 @@ impl Session {
                 self.set_files_lost(false).await?;
             }
             self.telemetry.stop(self.services.clock.elapsed());
-            self.demand.idle_since = self.services.clock.elapsed();
+            self.eviction.idle_since = self.services.clock.elapsed();
             self.services.store.set_prompt_state(&self.owner, &turn.prompt, PromptState::Answered).await?;
             self.services.store.touch(&self.owner, self.services.clock.now()).await?;
             self.flush().await?;

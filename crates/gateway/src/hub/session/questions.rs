@@ -306,7 +306,7 @@ impl Session {
         self.deliver_answers().await?;
         let grace = self.services.questions.idle_grace;
         let is_old = |stored: &StoredQuestion| self.is_awaited(stored) && now - stored.asked_at > grace;
-        if self.demand.watchers.is_empty() && self.questions.open.iter().any(is_old) {
+        if self.eviction.watchers.is_empty() && self.questions.open.iter().any(is_old) {
             return self.park().await;
         }
         Ok(())

@@ -74,7 +74,7 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
 }
 
 /// A fake provider of one sandbox.
-struct Fake {
+struct FakeProvider {
     ensured: EnsureOutcome,
     /// The port of its supervisor, or `None` if it cannot be reached.
     supervisor: Option<u16>,
@@ -82,7 +82,7 @@ struct Fake {
     undone: parking_lot::Mutex<Vec<&'static str>>,
 }
 
-impl Fake {
+impl FakeProvider {
     fn new(ensured: EnsureOutcome, supervisor: Option<u16>) -> Arc<Self> {
         let (dialled, undone) = (AtomicU32::default(), parking_lot::Mutex::default());
         Arc::new(Self { ensured, supervisor, dialled, undone })
@@ -98,7 +98,7 @@ impl Fake {
 }
 
 #[async_trait]
-impl Provider for Fake {
+impl Provider for FakeProvider {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             memory_pause: false,
@@ -164,7 +164,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
         [(true, false, vec![]), (false, false, vec!["processes"]), (false, true, vec!["files"])]
     {
         let id = SandboxId::new("one").unwrap();
-        let fake = Fake::new(EnsureOutcome { id: id.clone(), recovered, made_files }, None);
+        let fake = FakeProvider::new(EnsureOutcome { id: id.clone(), recovered, made_files }, None);
         let request = SandboxRequest {
             id,
             env: BTreeMap::new(),
@@ -193,7 +193,7 @@ async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
     let port = worker.port();
     tokio::spawn(worker.run());
     let ensured = EnsureOutcome { id: id.clone(), recovered: true, made_files: false };
-    let fake = Fake::new(ensured, Some(port));
+    let fake = FakeProvider::new(ensured, Some(port));
     let sandboxes = Sandboxes::of(fake.clone(), folder.path());
     let channel = SharedChannel { port, channel: Mutex::new(ended(&key, &rng).await) };
     for _ in 0..2 {
