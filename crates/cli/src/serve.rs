@@ -99,7 +99,7 @@ async fn serve_until_stopped(
     life: Lifecycle,
     stop_agents: bool,
 ) -> Result<(), Failure> {
-    tracing::info!(url = %gateway.app.public_url, version = env!("CARGO_PKG_VERSION"), "serving");
+    tracing::info!(url = %gateway.app.site.url, version = env!("CARGO_PKG_VERSION"), "serving");
     tokio::spawn(async {
         tokio::time::sleep(STARTED).await;
         memory::give_back();
@@ -147,19 +147,19 @@ async fn link(
 ) -> Result<Option<SecretString>, Failure> {
     let Some(member) = member else { return Ok(None) };
     let app = &gateway.app;
-    Ok(Some(login_link(&app.store, member, &app.public_url, &context.clock, &context.rng).await?))
+    Ok(Some(login_link(&app.store, member, &app.site.url, &context.clock, &context.rng).await?))
 }
 
 /// Prints the address, the URL and the login link as one JSON value.
 fn announce(gateway: &Gateway, link: Option<&SecretString>) {
     let address = gateway.address().map(|address| address.to_string());
     let link = link.map(|link| link.expose_secret().to_owned());
-    json_line(&json!({ "address": address, "url": gateway.app.public_url.as_str(), "loginLink": link }));
+    json_line(&json!({ "address": address, "url": gateway.app.site.url.as_str(), "loginLink": link }));
 }
 
 /// Describes the address on which the gateway listens, with the port that it bound, and the public URL if it differs.
 fn listening(gateway: &Gateway) -> String {
-    let url = &gateway.app.public_url;
+    let url = &gateway.app.site.url;
     match gateway.address() {
         Some(address) if address.ip().is_unspecified() => {
             format!("{address} (every network of this machine), {url}")
@@ -171,7 +171,7 @@ fn listening(gateway: &Gateway) -> String {
 /// A warning if other machines can reach the gateway over plain HTTP.
 fn plain_http_warning(gateway: &Gateway) -> Option<String> {
     let address = gateway.address()?;
-    let public = &gateway.app.public_url;
+    let public = &gateway.app.site.url;
     (!address.ip().is_loopback() && public.scheme() == "http").then(|| {
         format!(
             "{address} is plain HTTP: whoever is on the way can read logins and tokens. Listen on 127.0.0.1 behind a \
@@ -182,7 +182,7 @@ fn plain_http_warning(gateway: &Gateway) -> Option<String> {
 
 fn print_welcome(context: &Context, gateway: &Gateway, link: Option<&SecretString>) {
     let app = &gateway.app;
-    let model = match &app.llm.providers()[..] {
+    let model = match &app.model.llm.providers()[..] {
         [] => "built-in script, no account needed (set ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one)"
             .to_owned(),
         providers => providers.join(", "),
@@ -196,7 +196,7 @@ fn print_welcome(context: &Context, gateway: &Gateway, link: Option<&SecretStrin
         "\n{GREEN}●{GREEN:#} {BOLD}proliferate {}{BOLD:#} is running\n",
         env!("CARGO_PKG_VERSION")
     ));
-    row("Web", app.public_url.as_str());
+    row("Web", app.site.url.as_str());
     if gateway.address().is_some_and(|address| address.ip().is_unspecified()) {
         row("Listen", &listening(gateway));
     }

@@ -34,20 +34,13 @@ use crate::vault::Vault;
 /// The parts of a running gateway.
 pub struct App {
     pub config: Config,
-    /// The URL under which people and sandboxes reach this gateway.
-    pub public_url: Url,
-    /// The web origins whose pages may call the API.
-    pub origins: Vec<Origin>,
+    pub site: Site,
     pub clock: Clock,
     pub rng: Rng,
     pub store: Store,
     pub vault: Vault,
-    pub issuer: Issuer,
-    /// The key of the plain token of old sandbox images, which is accepted only if a setting allows
-    /// it.
-    pub service_secret: SecretString,
-    /// The public name of this instance.
-    pub instance: String,
+    pub credentials: Credentials,
+    pub process: Process,
     pub hubs: Hubs,
     /// The services of the use cases of sessions.
     pub sessions: Arc<SessionServices>,
@@ -59,23 +52,48 @@ pub struct App {
     pub changes: Arc<Changes>,
     pub connectors: Arc<Connectors>,
     pub databases: Arc<Databases>,
-    /// Checks whether the data directory has space left.
-    pub space: Space,
-    /// The credentials that open sockets and streams depend on.
-    pub live_credentials: LiveCredentials,
-    /// Cancelled when the gateway stops, so that sockets close.
-    pub closing: CancellationToken,
     pub runtime: Arc<Runtime>,
     pub git: Arc<GitService>,
-    pub llm: Arc<Llm>,
-    /// The amounts held for model requests in flight.
-    pub spending: Spending,
-    /// The model requests in flight, which a shutdown waits for until they are billed.
-    pub model_work: ModelWork,
+    pub model: ModelServices,
     /// The only entry point for side effects.
     pub gate: Arc<Gate>,
     /// The pools of slots and memory that callers share.
     pub shares: Shares,
+}
+
+/// Where browsers, programs and sandboxes reach this gateway.
+pub struct Site {
+    pub url: Url,
+    /// The web origins whose pages may call the API.
+    pub origins: Vec<Origin>,
+}
+
+/// What makes and checks credentials.
+pub struct Credentials {
+    pub issuer: Issuer,
+    /// The key of the plain token of old sandbox images, which is accepted only if a setting allows it.
+    pub service_secret: SecretString,
+    /// The credentials that open sockets and streams depend on.
+    pub live: LiveCredentials,
+}
+
+/// The models behind the agents.
+pub struct ModelServices {
+    pub llm: Arc<Llm>,
+    /// The amounts held for requests in flight.
+    pub spending: Spending,
+    /// The requests in flight, which a shutdown waits for until they are billed.
+    pub work: ModelWork,
+}
+
+/// This process, as long as it runs.
+pub struct Process {
+    /// The public name of this instance.
+    pub instance: String,
+    /// Checks whether the data directory has space left.
+    pub space: Space,
+    /// Cancelled when the gateway stops, so that sockets close.
+    pub closing: CancellationToken,
     /// `None` if something else in this process records metrics.
     pub metrics: Option<PrometheusHandle>,
 }

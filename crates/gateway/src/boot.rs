@@ -20,7 +20,7 @@ use url::Url;
 
 use crate::actions::Actions;
 use crate::admission::Admission;
-use crate::app::{App, AppState};
+use crate::app::{App, AppState, Credentials, ModelServices, Process, Site};
 use crate::automations::{Automations, Runner, keep_running, keep_scheduling};
 use crate::changes::Changes;
 use crate::config::{Config, Database, Origin};
@@ -149,31 +149,23 @@ impl Gateway {
                 automations: Arc::new(Automations::new(store.clone(), clock.clone(), rng.clone())),
                 changes: Arc::new(Changes::new(store.clone(), clock.clone(), closing.clone())),
                 config,
-                public_url,
-                origins,
+                site: Site { url: public_url, origins },
                 clock,
                 rng,
                 store,
                 vault,
-                issuer,
-                service_secret,
-                instance,
+                credentials: Credentials { issuer, service_secret, live: LiveCredentials::default() },
+                process: Process { instance, space, closing, metrics },
                 hubs,
                 sessions: Arc::new(sessions),
                 connectors: connectors.clone(),
                 databases: databases.clone(),
                 notifications,
-                space,
-                live_credentials: LiveCredentials::default(),
-                closing,
                 runtime,
-                llm,
-                spending: Spending::default(),
-                model_work: ModelWork::default(),
+                model: ModelServices { llm, spending: Spending::default(), work: ModelWork::default() },
                 gate: git.gate.clone(),
                 git,
                 shares,
-                metrics,
             }
         });
         app.gate.come_alive(&settings).await?;
@@ -195,7 +187,7 @@ impl Gateway {
             per_address: config.max_connections_per_address,
             client_timeout: config.client_timeout,
         };
-        let (closing, soft) = (self.app.closing.clone(), life.soft.clone());
+        let (closing, soft) = (self.app.process.closing.clone(), life.soft.clone());
         tokio::spawn(async move {
             soft.cancelled().await;
             closing.cancel();
@@ -206,19 +198,20 @@ impl Gateway {
         let environments = tokio::spawn(keep_environments(self.app.runtime.clone()));
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let app = self.app.clone();
-        tokio::spawn(async move { app.actions.announce_waiting(&app.closing).await });
+        tokio::spawn(async move { app.actions.announce_waiting(&app.process.closing).await });
         let mut sweep = tokio::spawn(keep_sweeping(sweep_services(&self.app)));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
-        let schedules = tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.closing.clone()));
+        let schedules =
+            tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.process.closing.clone()));
         let runner = Arc::new(Runner::new(self.app.automations.clone(), self.app.sessions.clone()));
-        let runs = tokio::spawn(keep_running(runner, self.app.closing.clone()));
+        let runs = tokio::spawn(keep_running(runner, self.app.process.closing.clone()));
         let notifications =
-            tokio::spawn(keep_notifying(self.app.notifications.clone(), self.app.closing.clone()));
+            tokio::spawn(keep_notifying(self.app.notifications.clone(), self.app.process.closing.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
-        self.app.closing.cancel();
+        self.app.process.closing.cancel();
         // Agents reach the model from inside their sandboxes, over connections that the server's drain does not wait
         // for.
-        let model = self.app.model_work.finish(&life.hard, CLOSING_SERVER);
+        let model = self.app.model.work.finish(&life.hard, CLOSING_SERVER);
         let (drained, answered) = tokio::join!(life.drained(), model);
         let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
@@ -451,9 +444,9 @@ fn sweep_services(app: &App) -> SweepServices {
         clock: app.clock.clone(),
         hubs: app.hubs.clone(),
         runtime: app.runtime.clone(),
-        instance: app.instance.clone(),
+        instance: app.process.instance.clone(),
         egress_keep: app.config.egress_keep,
-        closing: app.closing.clone(),
+        closing: app.process.closing.clone(),
     }
 }
 

@@ -69,7 +69,13 @@ async fn converse() -> Outcome<()> {
         Box::pin(Gateway::start_with_agent(Arc::new(Acp), config, Insecure::Refused, parts)).await?;
     let owner = gateway.first_owner.clone().ok_or("the first start creates an owner")?;
     let now = gateway.app.clock.now();
-    let token = gateway.app.issuer.user(owner.user_id, owner.org_id, &owner.email, now, USER_TOKEN_LIFETIME);
+    let token = gateway.app.credentials.issuer.user(
+        owner.user_id,
+        owner.org_id,
+        &owner.email,
+        now,
+        USER_TOKEN_LIFETIME,
+    );
     let address = gateway.address().ok_or("the gateway listens")?;
     let life = Lifecycle::default();
     let (ours, task) = (life.clone(), tokio::spawn(async move { gateway.run(&life).await }));

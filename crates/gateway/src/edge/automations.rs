@@ -286,7 +286,7 @@ async fn check(app: &AppState, org: OrgId, settings: &AutomationSettings) -> Res
 
 fn entry(app: &AppState, automation: Automation, secret: Option<String>) -> AutomationEntry {
     let Automation { id, settings, created_by, created_at, updated_at, .. } = automation;
-    let url = || format!("{}/v1/hooks/{id}", app.public_url.as_str().trim_end_matches('/'));
+    let url = || format!("{}/v1/hooks/{id}", app.site.url.as_str().trim_end_matches('/'));
     AutomationEntry {
         id,
         name: settings.name,

@@ -34,7 +34,7 @@ pub(super) async fn follow(
 ) -> Result<Response, ApiError> {
     let (_, org) =
         contract::identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
-    let live = app.live_credentials.open(&caller);
+    let live = app.credentials.live.open(&caller);
     let live = live.ok_or_else(|| ApiError::forbidden(&Act::Watch.refusal()))?;
     // The slot of the request ends with its headers; the stream needs one until it ends.
     let slot = app.shares.requests.take(caller.party(), 1)?;
@@ -53,7 +53,7 @@ pub(super) async fn follow(
             return Some((event, receiver));
         }
     });
-    let closing = app.closing.clone();
+    let closing = app.process.closing.clone();
     let ended = async move {
         let _slot = slot;
         tokio::select! {

@@ -22,7 +22,7 @@ pub(super) async fn cors(State(app): State<AppState>, request: Request, next: Ne
     // A cache must not give one origin's answer to another.
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     let allowed =
-        origin.filter(|origin| app.origins.iter().any(|allowed| allowed.as_str().as_bytes() == origin));
+        origin.filter(|origin| app.site.origins.iter().any(|allowed| allowed.as_str().as_bytes() == origin));
     if let Some(origin) = allowed {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);

@@ -44,7 +44,7 @@ pub(super) async fn create(
         session_id: created.id,
         configuration_id: created.configuration_id,
         status: created.status,
-        gateway_url: app.public_url.as_str().trim_end_matches('/').to_owned(),
+        gateway_url: app.site.url.as_str().trim_end_matches('/').to_owned(),
         has_snapshot: created.has_snapshot,
         is_new_configuration: created.is_new_configuration,
         sandbox,

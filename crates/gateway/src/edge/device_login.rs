@@ -60,7 +60,7 @@ pub(super) async fn start(
         expires_at: at + LIFETIME,
     };
     app.store.create_device_login(new).await?;
-    let base = app.public_url.as_str().trim_end_matches('/');
+    let base = app.site.url.as_str().trim_end_matches('/');
     let started = StartedDeviceLogin {
         verification_url: format!("{base}/device?code={user_code}"),
         user_code,

@@ -41,11 +41,11 @@ pub(super) async fn exec(
     let stdin = request.stdin.as_deref().map(|text| STANDARD.decode(text)).transpose();
     let stdin = stdin.map_err(|_| ApiError::bad_request("stdin must be base64"))?;
     let exec = parse(&request, stdin.is_some())?;
-    let live = app.live_credentials.open(&access.caller);
+    let live = app.credentials.live.open(&access.caller);
     let live = live.ok_or_else(|| ApiError::forbidden("Only members may do this"))?;
     // The slot of the request ends with its headers; the command needs one until it ends.
     let slot = app.shares.requests.take(access.caller.party(), 1)?;
-    let closing = app.closing.clone();
+    let closing = app.process.closing.clone();
     let stopped = async move {
         let _slot = slot;
         tokio::select! {

@@ -63,7 +63,7 @@ pub(super) async fn content(
 ) -> Result<Response, ApiError> {
     let place = place(&query.path)?;
     let supervisor = inside(&app, access.session.id).await?.supervisor;
-    let live = app.live_credentials.open(&access.caller);
+    let live = app.credentials.live.open(&access.caller);
     let live = live.ok_or_else(|| ApiError::forbidden("Only members may do this"))?;
     record(&app, &access, "read_file").await?;
     let first = supervisor.read_file(place.clone(), 0, PIECE).await.map_err(|error| refused(&error))?;

@@ -26,7 +26,7 @@ pub(super) async fn ready(app: AppState) -> Response {
     let database = async { app.store.ping().await.map_err(|error| error.to_string()) };
     let sandboxes = async { app.runtime.sandboxes.check().await.map_err(|error| error.to_string()) };
     let (database, sandboxes, disk) =
-        tokio::join!(in_time(database), in_time(sandboxes), in_time(app.space.check()));
+        tokio::join!(in_time(database), in_time(sandboxes), in_time(app.process.space.check()));
     let mut checks = vec![
         check("database", app.store.backend(), &database),
         check("sandboxes", app.runtime.sandboxes.name(), &sandboxes),
@@ -46,7 +46,8 @@ pub(super) async fn ready(app: AppState) -> Response {
 #[utoipa::path(get, path = "/metrics", tag = "operations", security(()),
     responses((status = 200, body = String), (status = 404, body = ErrorBody)))]
 pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
-    let handle = app.metrics.as_ref().ok_or_else(|| ApiError::not_found("Metrics are counted elsewhere"))?;
+    let handle =
+        app.process.metrics.as_ref().ok_or_else(|| ApiError::not_found("Metrics are counted elsewhere"))?;
     gauges::refresh(&app).await;
     let text = handle.render();
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())

@@ -60,7 +60,7 @@ pub(super) async fn logs(
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(ApiError::bad_request(format!("service is a name of 1 to {MAX_NAME} characters")));
     }
-    let live = app.live_credentials.open(&access.caller);
+    let live = app.credentials.live.open(&access.caller);
     let live = live.ok_or_else(|| ApiError::forbidden("Only members may do this"))?;
     let slot = app.shares.requests.take(access.caller.party(), 1)?;
     let supervisor = inside(&app, access.session.id).await?.supervisor;
@@ -74,7 +74,7 @@ pub(super) async fn logs(
     };
     record(&app, &access, "read_log").await?;
     let log = supervisor.logs(&name, query.follow).await.map_err(|error| refused(&error))?;
-    let closing = app.closing.clone();
+    let closing = app.process.closing.clone();
     let stopped = Box::pin(async move {
         tokio::select! {
             () = live.ended() => {}

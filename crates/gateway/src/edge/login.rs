@@ -70,7 +70,7 @@ pub fn cookie_name(public_url: &Url) -> String {
 
 /// The value of the login cookie, if the browser sent one.
 pub(super) fn login_cookie<'a>(app: &AppState, headers: &'a HeaderMap) -> Option<&'a str> {
-    let wanted = cookie_name(&app.public_url);
+    let wanted = cookie_name(&app.site.url);
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
@@ -82,10 +82,10 @@ fn with_cookie(
     value: &str,
     life: Duration,
 ) -> Result<Response, ApiError> {
-    let secure = if app.public_url.scheme() == "https" { "; Secure" } else { "" };
+    let secure = if app.site.url.scheme() == "https" { "; Secure" } else { "" };
     let cookie = format!(
         "{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}",
-        cookie_name(&app.public_url),
+        cookie_name(&app.site.url),
         life.as_secs()
     );
     let mut response = body.into_response();

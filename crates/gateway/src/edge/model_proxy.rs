@@ -69,7 +69,7 @@ async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let party = caller.party();
     let Caller::Sandbox(session) = caller else {
-        if app.llm.costs() {
+        if app.model.llm.costs() {
             let why = "Only the agent of a session may ask the model";
             return Ok(protocol.refusal(StatusCode::FORBIDDEN, why));
         }
@@ -77,15 +77,16 @@ async fn answer(
     };
     let mut call = ModelCall::read(&app, request).await?;
     // The order matters: a shutdown either waits for this token or is noticed by the check below.
-    let working = app.model_work.tasks.token();
-    if app.closing.is_cancelled() {
+    let working = app.model.work.tasks.token();
+    if app.process.closing.is_cancelled() {
         return Err(ApiError::stopping());
     }
     // The slot is taken only after the body has arrived, so that a slow upload does not occupy one.
     let slot = app.shares.model_requests.take(party, 1).map_err(ApiError::from)?;
-    call.body = app.llm.prepare(protocol, call.body).await;
+    call.body = app.model.llm.prepare(protocol, call.body).await;
     let mut request = ModelRequest::read(protocol, &call.body).await;
-    let mut hold = app.spending.hold(session.id, session.org_id, request.at_most(&app.config.model_prices));
+    let mut hold =
+        app.model.spending.hold(session.id, session.org_id, request.at_most(&app.config.model_prices));
     if let Some(left) = remaining_budget(&app, &session, &hold).await? {
         match fit(&app, &request, &left) {
             Ok(Fit::Whole) => {}
@@ -121,7 +122,7 @@ async fn remaining_budget(
 
 /// Whether a request fits into the remaining budget. A request whose cost cannot be computed is refused.
 fn fit(app: &AppState, request: &ModelRequest, left: &Remaining) -> Result<Fit, (StatusCode, String)> {
-    let price = app.llm.price(&app.config.model_prices, request.model());
+    let price = app.model.llm.price(&app.config.model_prices, request.model());
     let price = price.map_err(|error| (StatusCode::PAYMENT_REQUIRED, error.to_string()))?;
     request.fit(price, left).map_err(|why| {
         let message = format!("A budget holds, and what this request costs cannot be known before: {why}");
@@ -175,7 +176,7 @@ impl MeteredRequest {
 
     async fn run(mut self, call: ModelCall, uri: OriginalUri, mut answered: oneshot::Sender<Response<Body>>) {
         let app = self.app.clone();
-        if app.model_work.cut.is_cancelled() {
+        if app.model.work.cut.is_cancelled() {
             // Nothing was sent to the provider, so nothing is charged.
             return drop(answered.send(ModelRefusal(self.protocol, ApiError::stopping()).into_response()));
         }
@@ -186,7 +187,7 @@ impl MeteredRequest {
         let answer = tokio::select! {
             answer = call.forward(&app, &uri) => Some(answer),
             () = nobody_waits => None,
-            () = app.model_work.cut.cancelled() => None,
+            () = app.model.work.cut.cancelled() => None,
         };
         match answer {
             // The provider may have produced a response that was lost, and charge for it.
@@ -212,7 +213,7 @@ impl MeteredRequest {
         let (chunks, rest) = mpsc::channel(CHUNKS);
         drop(answered.send(Response::from_parts(parts, Body::from_stream(from(rest)))));
         let mut body = body.into_data_stream();
-        let cut = self.app.model_work.cut.clone();
+        let cut = self.app.model.work.cut.clone();
         let mut out_of_patience = pin!(async {
             chunks.closed().await;
             tokio::time::sleep(LAST_PATIENCE).await;
@@ -325,6 +326,6 @@ impl ModelCall {
     async fn forward(self, app: &AppState, OriginalUri(uri): &OriginalUri) -> Response<Body> {
         let path =
             uri.path_and_query().and_then(|path| path.as_str().strip_prefix("/llm")).unwrap_or_default();
-        app.llm.answer(&self.parts.method, path, &self.parts.headers, self.body).await
+        app.model.llm.answer(&self.parts.method, path, &self.parts.headers, self.body).await
     }
 }

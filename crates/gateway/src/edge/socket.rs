@@ -59,7 +59,7 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
         Caller::User(user) => Some(user.id),
         Caller::Service { .. } | Caller::Sandbox(_) => None,
     };
-    let credential = app.live_credentials.open(&caller).ok_or_else(ApiError::invalid_token)?;
+    let credential = app.credentials.live.open(&caller).ok_or_else(ApiError::invalid_token)?;
     let passive = cursor.passive.is_some_and(|text| text == "1" || text == "true");
     let owns = caller.owns_session(&session);
     let (session, org) = (session.id, session.org_id);

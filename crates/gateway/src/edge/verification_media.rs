@@ -75,7 +75,7 @@ fn entry(file: EvidenceFile, prefix: &str) -> MediaFile {
 
 /// The address of a file. It needs the caller's own credential, like every route of ours.
 fn url(app: &AppState, session: SessionId, key: &str) -> Response {
-    let mut url = app.public_url.clone();
+    let mut url = app.site.url.clone();
     url.set_path(&format!("/proliferate/{session}/verification-media"));
     url.query_pairs_mut().append_pair("key", key).append_pair("stream", "true");
     Json(MediaUrl { url: url.to_string() }).into_response()

@@ -469,7 +469,7 @@ async fn services_and_sandboxes_finish_their_own_runs_and_no_others() {
     let stranger = {
         let app = &world.live.app;
         let (now, life) = (app.clock.now(), std::time::Duration::from_mins(1));
-        let token = app.issuer.service("another", Some(world.live.ada.org), now, life);
+        let token = app.credentials.issuer.service("another", Some(world.live.ada.org), now, life);
         secrecy::ExposeSecret::expose_secret(&token).to_owned()
     };
     for (own, others) in [(&world.service, [&sandbox, &stranger]), (&sandbox, [&stranger, &world.service])] {

@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 
 impl TestGateway {
     pub(crate) fn call(&self, method: &str, path: &str) -> Call {
-        let cookie = gateway::edge::cookie_name(&self.app.public_url);
+        let cookie = gateway::edge::cookie_name(&self.app.site.url);
         Call { cookie, ..Call::new(self.router.clone(), method, path) }
     }
 

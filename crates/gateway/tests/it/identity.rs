@@ -164,7 +164,7 @@ async fn the_plain_sandbox_token_needs_the_switch_and_its_own_path() {
         let app = &gateway.app;
         let org = org(app).await;
         let (own, other) = (session(app, org).await.to_string(), session(app, org).await.to_string());
-        let plain = |id: &str| gateway::identity::compat_sandbox_token(&app.service_secret, id);
+        let plain = |id: &str| gateway::identity::compat_sandbox_token(&app.credentials.service_secret, id);
         let ask = async |path: &str, token: &str| {
             gateway.get(&format!("/proliferate/sessions/{path}/status")).bearer(token).status().await
         };

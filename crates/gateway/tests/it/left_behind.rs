@@ -72,7 +72,7 @@ fn look_call(run: &str) -> Value {
 async fn a_claim_of_our_own_that_nobody_executes_is_not_waited_for() {
     for world in worlds().await {
         let call = write_call("run-00000001");
-        let run = claimed(&world, &call, &world.gateway.app.instance).await;
+        let run = claimed(&world, &call, &world.gateway.app.process.instance).await;
         let before = world.effects();
         write(&world, run).await;
         for _ in 0..2 {

@@ -409,7 +409,7 @@ async fn a_stop_waits_for_the_model_and_counts_its_answer() {
     let _ = asked.await;
     let (gateway, app) = (held.live.gateway, held.live.app.clone());
     gateway.life.soft.cancel();
-    within(app.closing.cancelled()).await;
+    within(app.process.closing.cancelled()).await;
     permits.add_permits(1);
     let (ended, setup) = gateway.finished().await;
     assert!(ended, "nothing was cut off");
@@ -441,7 +441,7 @@ async fn requests_cut_off_by_a_stop_are_charged_at_their_worst_case() {
 async fn no_model_request_starts_while_the_gateway_stops() {
     let held = Provider::start().await;
     let (_, token) = held.agent().await;
-    held.live.app.closing.cancel();
+    held.live.app.process.closing.cancel();
     let (status, refused) = held.ask(&token).await;
     assert_eq!((status, &refused["error"]["type"]), (503, &json!("api_error")), "{refused}");
     assert!(held.seen().is_empty());

@@ -60,7 +60,7 @@ async fn a_socket_is_closed_only_with_its_own_key(on: On) {
 /// Creates a ticket for the session's socket with this credential.
 async fn ticket(live: &Live, session: &str, credential: (&str, &str)) -> String {
     let (header, value) = credential;
-    let origin = live.app.public_url.origin().ascii_serialization();
+    let origin = live.app.site.url.origin().ascii_serialization();
     let request = crate::harness::client()
         .post(live.gateway.url("/v1/tickets"))
         .header(header, value)
@@ -90,7 +90,7 @@ async fn a_socket_ends_with_its_login(on: On) {
     let cookie = login(&live, &live.ada).await;
     let ticket = ticket(&live, &session, ("cookie", &cookie)).await;
     let mut socket = live.try_watch(&session, &ticket, "").await.unwrap();
-    let origin = live.app.public_url.origin().ascii_serialization();
+    let origin = live.app.site.url.origin().ascii_serialization();
     let logout = crate::harness::client()
         .post(live.gateway.url("/v1/logout"))
         .header("cookie", &cookie)

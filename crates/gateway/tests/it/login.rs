@@ -96,7 +96,7 @@ async fn the_cookie_is_out_of_reach_for_scripts_and_other_sites() {
         assert_eq!(me("proliferate_login_1").await, 401, "that of a gateway on another port");
     }
     let gateway = TestGateway::sqlite().await;
-    let port = gateway.app.public_url.port().unwrap();
+    let port = gateway.app.site.url.port().unwrap();
     let code = login_code(&gateway.app, &member(&gateway).await).await;
     let [name, ..] = cookie(&gateway.post("/v1/login", &json!({"code": code})).send().await);
     assert_eq!(name, format!("proliferate_login_{port}"), "the port that was bound counts too");

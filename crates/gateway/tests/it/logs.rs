@@ -137,7 +137,7 @@ async fn no_credential_code_or_secret_is_ever_logged() {
         made["key"].as_str().unwrap().to_owned(),
         service_token(&app, None),
         sandbox_token(&app, session).await,
-        gateway::identity::compat_sandbox_token(&app.service_secret, &session.to_string()),
+        gateway::identity::compat_sandbox_token(&app.credentials.service_secret, &session.to_string()),
         ticket.send().await.json()["ticket"].as_str().unwrap().to_owned(),
         login,
         cookie,

@@ -239,7 +239,7 @@ async fn only_keys_of_the_scope_and_sandboxes_open_the_route() {
     }
     let without = world.gateway.post("/mcp", &ping);
     assert_eq!(without.status().await, 401);
-    let ours = app.origins[0].as_str().to_owned();
+    let ours = app.site.origins[0].as_str().to_owned();
     for (origin, status) in [("http://evil.example", 403), ("null", 403), (ours.as_str(), 200)] {
         let call = request(&world, &scoped, &ping).header("origin", origin);
         assert_eq!(call.status().await, status, "{origin}");

@@ -50,12 +50,16 @@ pub(crate) async fn join(app: &AppState, org: OrgId, role: Role, email: &str) ->
 
 pub(crate) fn user_token(app: &AppState, user: UserId, org: OrgId) -> String {
     let now = app.clock.now();
-    app.issuer.user(user, org, "a@test.example", now, USER_TOKEN_LIFETIME).expose_secret().to_owned()
+    app.credentials
+        .issuer
+        .user(user, org, "a@test.example", now, USER_TOKEN_LIFETIME)
+        .expose_secret()
+        .to_owned()
 }
 
 pub(crate) fn service_token(app: &AppState, org: Option<OrgId>) -> String {
     let now = app.clock.now();
-    app.issuer.service("worker", org, now, USER_TOKEN_LIFETIME).expose_secret().to_owned()
+    app.credentials.issuer.service("worker", org, now, USER_TOKEN_LIFETIME).expose_secret().to_owned()
 }
 
 pub(crate) async fn api_key(app: &AppState, person: &Person) -> (ApiKeyId, String) {
@@ -96,8 +100,7 @@ pub(crate) async fn sandbox_token(app: &AppState, session: SessionId) -> String 
 /// The code of a new login link.
 pub(crate) async fn login_code(app: &AppState, person: &Person) -> String {
     let member = app.store.member(person.org, person.id).await.unwrap().unwrap();
-    let link =
-        identity::login_link(&app.store, &member, &app.public_url, &app.clock, &app.rng).await.unwrap();
+    let link = identity::login_link(&app.store, &member, &app.site.url, &app.clock, &app.rng).await.unwrap();
     link.expose_secret().split_once("code=").unwrap().1.to_owned()
 }
 

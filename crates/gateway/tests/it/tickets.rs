@@ -113,7 +113,8 @@ async fn only_tickets_for_sockets_and_tokens_of_people_and_services_work_in_a_ur
     let world = world(Setup::sqlite().set("SANDBOX_TOKEN_COMPAT", "1")).await;
     let app = &world.gateway.app;
     let stranger = person(app, org(app).await, Role::Owner).await;
-    let plain = gateway::identity::compat_sandbox_token(&app.service_secret, &world.session.to_string());
+    let plain =
+        gateway::identity::compat_sandbox_token(&app.credentials.service_secret, &world.session.to_string());
     let cases = [
         ("a user's token", world.ada.token.clone(), 200),
         ("an API key", api_key(app, &world.ada).await.1, 200),

@@ -265,9 +265,9 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
         Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(Caller::Sandbox),
         // These are accepted only in the URLs of one session, for one login, and as a cookie, respectively.
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
-        None => match app.issuer.read(token, app.clock.now()) {
+        None => match app.credentials.issuer.read(token, app.clock.now()) {
             Some(claim) => caller_of_claim(app, claim).await?,
-            None => match app.issuer.expired(token, app.clock.now()) {
+            None => match app.credentials.issuer.expired(token, app.clock.now()) {
                 Some(at) => return Err(ApiError::expired_token(at)),
                 None => old_sandbox(app, token, session).await?,
             },
@@ -313,7 +313,7 @@ async fn caller_of_claim(app: &AppState, claim: Claim) -> Result<Option<Caller>,
 async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Result<Option<Caller>, ApiError> {
     let (true, Some(session)) = (app.config.sandbox_token_compat, session) else { return Ok(None) };
     let Ok(id) = session.parse::<SessionId>() else { return Ok(None) };
-    let expected = compat_sandbox_token(&app.service_secret, session);
+    let expected = compat_sandbox_token(&app.credentials.service_secret, session);
     if !bool::from(expected.as_bytes().ct_eq(token.as_bytes())) {
         return Ok(None);
     }
@@ -335,5 +335,5 @@ fn is_safe(method: &Method) -> bool {
 
 pub(in crate::edge) fn from_allowed_origin(headers: &HeaderMap, app: &AppState) -> bool {
     let origin = headers.get(header::ORIGIN).and_then(|value| value.to_str().ok());
-    origin.is_some_and(|origin| app.origins.iter().any(|allowed| allowed.as_str() == origin))
+    origin.is_some_and(|origin| app.site.origins.iter().any(|allowed| allowed.as_str() == origin))
 }

@@ -110,9 +110,9 @@ pub(crate) async fn keep_checking(app: AppState) {
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = app.closing.cancelled() => return,
+            () = app.process.closing.cancelled() => return,
         }
-        if let Err(error) = app.live_credentials.check(&app).await {
+        if let Err(error) = app.credentials.live.check(&app).await {
             // Meanwhile commands are refused, because each of them looks up its credential.
             tracing::warn!(%error, "cannot check the credentials of open connections; the next tick tries again");
         }

@@ -237,7 +237,7 @@ impl Watcher {
 
     async fn watch(&mut self) -> Result<std::convert::Infallible, End> {
         let (mut said, mut ping) = (self.hub.feed.listen(), interval(PING));
-        let mut closing = pin!(self.app.closing.clone().cancelled_owned());
+        let mut closing = pin!(self.app.process.closing.clone().cancelled_owned());
         let mut unanswered = 0;
         loop {
             self.catch_up().await?;

@@ -46,7 +46,7 @@ pub(super) async fn wait_for_retry(
     loop {
         let message = tokio::select! {
             () = &mut again => return Ok(()),
-            () = app.closing.cancelled() => return Err(End::Away(STOPPING)),
+            () = app.process.closing.cancelled() => return Err(End::Away(STOPPING)),
             message = socket.next() => message,
         };
         match message {
