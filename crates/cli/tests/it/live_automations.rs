@@ -160,7 +160,7 @@ fn script(run: &str, calls: &[&str]) -> String {
     let steps: Vec<_> = calls.iter().map(|call| format!("[[rule.step]]\ntool = [{call}]\n")).collect();
     let (calls, report) = (steps.concat(), report(run));
     format!(
-        r##"
+        r#"
 [[rule]]
 system = "title generator"
 [[rule.step]]
@@ -169,7 +169,7 @@ text = "A title"
 [[rule]]
 when = "triage the issue"
 {calls}
-{report}{REST}"##
+{report}{REST}"#
     )
 }
 
@@ -247,7 +247,7 @@ fn later_files_are_gone(mut world: World, session: &str) {
         let text = body["messages"].to_string();
         text.contains(note) && text.contains("anything left?")
     });
-    let noted = noted.expect("the agent was not told");
+    let noted = noted.unwrap();
     // The run has ended, so there is nothing to report.
     let system = noted["system"].to_string();
     assert!(system.contains(PERSONA) && !system.contains("report the outcome"), "{system}");

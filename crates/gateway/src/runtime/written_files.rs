@@ -1,11 +1,12 @@
 //! The files of the environment that a sandbox has got so far. A file that somebody removed must leave a running sandbox
 //! too, so the sandbox itself keeps a list of what was written into it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use sandboxd::protocol::{Code, ENV_RECORD, EnvFile, EnvFormat, EnvMode, Place};
 use sandboxd::{ClientError, Sandboxd};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::env_files::workspace_file;
 
@@ -24,9 +25,12 @@ pub(super) struct WrittenFiles {
 
 impl WrittenFiles {
     pub(super) async fn of(inside: &Sandboxd) -> Result<Self, ClientError> {
-        let env_files: BTreeMap<String, IgnoredAny> = read(inside, ENV_RECORD).await?;
+        let env_files: Map<String, Value> = read(inside, ENV_RECORD).await?;
         let secret_files: Vec<String> = read(inside, SECRET_FILES).await?;
-        Ok(Self { env_files: valid(env_files.into_keys()), secret_files: valid(secret_files) })
+        Ok(Self {
+            env_files: valid(env_files.into_iter().map(|(path, _)| path)),
+            secret_files: valid(secret_files),
+        })
     }
 
     pub(super) fn has_env_file(&self, path: &str) -> bool {

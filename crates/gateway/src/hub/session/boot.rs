@@ -142,7 +142,7 @@ impl Session {
         self.failures.boots += 1;
         let attempt = self.failures.boots;
         tracing::warn!(session = %self.record.id, reason, attempt, "the agent could not be booted");
-        if attempt < MAX_BOOTS && self.is_awaited().await? {
+        if attempt < MAX_BOOTS && self.agent_is_awaited().await? {
             self.broadcast_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
             self.launch(BOOT_PAUSE * attempt, purpose);
             return Ok(());

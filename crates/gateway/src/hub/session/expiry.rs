@@ -186,11 +186,11 @@ impl Session {
     }
 
     async fn is_needed(&self) -> Result<bool, End> {
-        Ok(self.is_up() && self.is_awaited().await?)
+        Ok(self.is_up() && self.agent_is_awaited().await?)
     }
 
     /// Whether the agent has work, or somebody waits for it.
-    pub(super) async fn is_awaited(&self) -> Result<bool, End> {
+    pub(super) async fn agent_is_awaited(&self) -> Result<bool, End> {
         Ok(self.turn.is_running() || !self.queue.is_empty() || self.has_client().await?)
     }
 }

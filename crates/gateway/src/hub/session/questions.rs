@@ -150,7 +150,7 @@ impl Session {
             return Ok(AnswerOutcome::Invalid(reason));
         }
         // Without the agent that asked, the answer becomes a prompt, so it must pass what a prompt has to pass.
-        if !self.is_awaited(&stored) {
+        if !self.agent_waits_for(&stored) {
             if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
                 return Ok(AnswerOutcome::Refused(refusal));
             }
@@ -163,13 +163,13 @@ impl Session {
     }
 
     /// Whether the agent that asked may still wait: its turn is running.
-    fn is_awaited(&self, stored: &StoredQuestion) -> bool {
+    fn agent_waits_for(&self, stored: &StoredQuestion) -> bool {
         stored.prompt_id.is_some() && stored.prompt_id.as_deref() == self.turn.prompt()
     }
 
     /// Whether the running turn waits for people.
     pub(super) fn is_waiting_for_people(&self) -> bool {
-        self.questions.open.iter().any(|stored| self.is_awaited(stored))
+        self.questions.open.iter().any(|stored| self.agent_waits_for(stored))
     }
 
     async fn settle(
@@ -197,7 +197,7 @@ impl Session {
             if self.questions.in_flight.contains(&stored.question.question_id) {
                 continue;
             }
-            if !self.is_awaited(&stored) {
+            if !self.agent_waits_for(&stored) {
                 self.deliver_as_prompt(&stored).await?;
             } else if let Phase::Connected(connection) = &self.sandbox {
                 let client = connection.agent.client.clone();
@@ -305,7 +305,7 @@ impl Session {
         }
         self.deliver_answers().await?;
         let grace = self.services.questions.idle_grace;
-        let is_old = |stored: &StoredQuestion| self.is_awaited(stored) && now - stored.asked_at > grace;
+        let is_old = |stored: &StoredQuestion| self.agent_waits_for(stored) && now - stored.asked_at > grace;
         if self.eviction.watchers.is_empty() && self.questions.open.iter().any(is_old) {
             return self.park().await;
         }
