@@ -112,8 +112,10 @@ fn open(file: &DatabaseFile) -> Result<Connection, Problem> {
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW
         | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    Connection::open_with_flags(path, flags)
-        .map_err(|_| Problem::File("the file of this database does not exist, or cannot be read"))
+    Connection::open_with_flags(path, flags).map_err(|error| match error.sqlite_error_code() {
+        Some(ErrorCode::OutOfMemory) => Problem::Memory(PER_QUERY_MIB),
+        _ => Problem::File("the file of this database does not exist, or cannot be read"),
+    })
 }
 
 /// Whether a path is relative and has no `..`, so that it stays inside the folder that it is joined to.

@@ -14,7 +14,7 @@ use crate::request::CallRequest;
 pub const LARGEST: usize = 1 << 20;
 
 /// The kind of artifacts that are files from a sandbox.
-const FILE: &str = "evidence";
+pub(crate) const FILE: &str = "evidence";
 
 /// The parameters of a call without secrets, as an artifact of its case.
 pub(crate) fn input(

@@ -312,7 +312,8 @@ async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResu
             let many = "Too many pending approvals. Resolve existing ones first.";
             let refusal = Refusal::new(ToolErrorCode::DependencyDown, many);
             let share = CallShare::WaitingCalls;
-            let retry_after = gate.calls.approval_lifetime.as_secs();
+            // A decision of a person makes room before that.
+            let retry_after = gate.calls.approval_lifetime.as_secs().min(300);
             let outcome = CallOutcome::OverShare { share, retry_after };
             gate.count_unrecorded(request.caller.org, request.caller.actor.clone());
             Some(CallResult { outcome, ..CallResult::refused(request, &refusal) })

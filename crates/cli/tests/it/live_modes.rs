@@ -324,4 +324,6 @@ fn evidence_is_uploaded_once_although_the_gateway_dies_in_between() {
     assert_eq!(listed["files"].as_array().unwrap().len(), 2, "{listed}");
     let runs = real.get(&format!("/v1/runs?case_id={}&run_kind=tool_gateway", real.session))["runs"].clone();
     assert_eq!((runs.as_array().unwrap().len(), &runs[0]["status"]), (1, &json!("completed")), "{runs}");
+    let verified = real.machine.run(&["audit", "verify"]);
+    assert_eq!(verified.code, 0, "{}", verified.err);
 }

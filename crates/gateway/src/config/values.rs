@@ -167,7 +167,7 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
 
-/// Parses how long a request waits for approval: at most 30 days, because it is executed with the rights of today.
+/// Parses how long a request waits for approval: at most 30 days, because the encrypted request is kept as long.
 pub(super) fn approval_lifetime(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|n| (1..=2_592_000).contains(n)).map(Duration::from_secs);
     seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 2592000".to_owned())

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::body::{Bytes, HttpBody as _};
+use axum::body::Bytes;
 use axum::extract::{ConnectInfo, FromRequest, MatchedPath, Request};
 use axum::http::header;
 use axum::http::request::Parts;
@@ -27,15 +27,23 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        let (parts, body) = request.into_parts();
-        let limit = limit(app, parts.extensions.get());
-        let bytes = read(app, &parts, body, limit).await?;
-        if bytes.len() <= PARSED_AT_ONCE {
-            return parse(&bytes).map(Self);
-        }
-        let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
-        parsed.map_err(|error| ApiError::internal(error.to_string()))?.map(Self)
+        parse_off_workers(read_limited(request, app).await?).await.map(Self)
     }
+}
+
+async fn read_limited(request: Request, app: &AppState) -> Result<Bytes, ApiError> {
+    let (parts, body) = request.into_parts();
+    let limit = limit(app, parts.extensions.get());
+    read(app, &parts, body, limit).await
+}
+
+/// Parses a large body on a blocking thread.
+async fn parse_off_workers<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, ApiError> {
+    if bytes.len() <= PARSED_AT_ONCE {
+        return parse(&bytes);
+    }
+    let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+    parsed.map_err(|error| ApiError::internal(error.to_string()))?
 }
 
 /// Like [`Body`], but a request without a body has the default.
@@ -45,10 +53,9 @@ impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<AppState> for O
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        if request.body().is_end_stream() {
-            return Ok(Self(T::default()));
-        }
-        Body::from_request(request, app).await.map(|Body(value)| Self(value))
+        // Only reading tells: the layer that limits the time of a body hides that it is empty.
+        let bytes = read_limited(request, app).await?;
+        if bytes.is_empty() { Ok(Self(T::default())) } else { parse_off_workers(bytes).await.map(Self) }
     }
 }
 

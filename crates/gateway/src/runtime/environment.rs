@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto::{OrgId, RepoId, SessionId};
 use sandbox::SandboxError;
-use sandboxd::protocol::{Code, EnvFile, Exec, Place};
+use sandboxd::protocol::{Code, EnvFile, EnvMode, Exec, Place};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{PlacedRepo, Scope, SessionRecord, StoreError};
@@ -118,7 +118,7 @@ impl Environment {
     }
 
     fn env_paths(&self) -> BTreeSet<String> {
-        self.files.iter().filter_map(path).collect()
+        self.files.iter().filter(|file| has_values(file)).filter_map(path).collect()
     }
 
     fn secret_file_paths(&self) -> BTreeSet<String> {
@@ -244,6 +244,11 @@ fn folder(file: &EnvFile) -> PathBuf {
 }
 
 /// The path of a file in the workspace, as it is recorded.
+/// Whether we write values into the file, or it is said to be secret. All else in a `plain` file is the agent's.
+fn has_values(file: &EnvFile) -> bool {
+    file.mode == EnvMode::Secret || !file.keys.is_empty()
+}
+
 fn path(file: &EnvFile) -> Option<String> {
     env_files::place(file).map(|path| path.to_string_lossy().into_owned())
 }
@@ -290,7 +295,8 @@ pub(super) async fn secret_paths(
     let (files, _) = specification(runtime, record).await?;
     let recorded = runtime.store.secret_paths(record.id).await?;
     let recorded = recorded.iter().filter_map(|path| env_files::workspace_file(path));
-    Ok(files.iter().filter_map(env_files::place).chain(recorded).collect())
+    let files = files.iter().filter(|file| has_values(file));
+    Ok(files.filter_map(env_files::place).chain(recorded).collect())
 }
 
 /// Applies environments again to running sandboxes after a secret or a specification was changed, by whomever.

@@ -28,7 +28,8 @@ pub fn document() -> String {
         "\nThe guide stays as it is where the repository has a file of its own at that path. The event is there if one \
          started the session. Where a sandbox has a browser, agents of every mode have the tools `playwright_browser_…`, and \
          a section about them in their instructions. Once the run of an automation has ended, a later prompt in its session \
-         gets an agent as in a session of a person: `coding`, or `scratch` without a configuration.\n",
+         gets an agent as in a session of a person: `coding`, or `scratch` without a configuration. \
+         Its policy role stays that of automations.\n",
     );
     page.push_str(
         "\n## Callbacks\n\n\

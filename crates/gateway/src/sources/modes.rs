@@ -34,14 +34,14 @@ static MODES: [ModeContents; 4] = [
             &verify::TOOL,
             &save_snapshot::TOOL,
         ],
-        files: &[AgentFile::ActionsGuide],
+        files: &AgentFile::ALL,
     },
     ModeContents {
         mode: AgentMode::Coding,
         base: &[Part::Proliferate, Part::Coding],
         rules: &[Part::CommandLine, Part::SafetyRules],
         tools: &[&request_env_variables::TOOL, &verify::TOOL, &save_snapshot::TOOL],
-        files: &[AgentFile::ActionsGuide],
+        files: &AgentFile::ALL,
     },
     // Coding and more.
     ModeContents {
@@ -54,14 +54,14 @@ static MODES: [ModeContents; 4] = [
             &save_snapshot::TOOL,
             &automation_complete::TOOL,
         ],
-        files: &[AgentFile::ActionsGuide, AgentFile::TriggerContext],
+        files: &AgentFile::ALL,
     },
     ModeContents {
         mode: AgentMode::Scratch,
         base: &[Part::Proliferate, Part::Scratch],
         rules: &[Part::CommandLine, Part::SafetyRules],
         tools: &[&request_env_variables::TOOL, &verify::TOOL, &save_snapshot::TOOL],
-        files: &[AgentFile::ActionsGuide],
+        files: &AgentFile::ALL,
     },
 ];
 

@@ -212,6 +212,17 @@ async fn no_api_key_decides_about_a_request_that_was_made_with_an_api_key() {
 }
 
 #[tokio::test]
+async fn an_approval_needs_no_body() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let (owner, id) = (world.team.token(Role::Owner), request(&world, &token, own).await);
+        let call = world.gateway.call("POST", &format!("/v1/invocations/{id}/approve"));
+        let answer = call.bearer(owner).send().await;
+        assert_eq!((answer.status, world.effects()), (200, 1), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn edited_arguments_are_checked_recorded_and_executed() {
     for world in worlds().await {
         let (own, token) = agent(&world).await;

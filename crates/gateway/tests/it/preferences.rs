@@ -104,7 +104,10 @@ async fn a_disabled_action_is_refused_at_every_entry_and_at_its_approval() {
             event.to_string().contains("disabled by user preferences") && event["outcome"] == "deny"
         };
         let recorded = events["events"].as_array().unwrap().iter().filter(denied).count();
-        assert_eq!(recorded, 3, "the refused approval, and the decision and the call of one attempt: {events}");
+        assert_eq!(
+            recorded, 3,
+            "the refused approval, and the decision and the call of one attempt: {events}"
+        );
     }
 }
 

@@ -18,15 +18,28 @@ const SENSITIVE_PARTS: [&str; 12] = [
     "sessionkey",
 ];
 const SENSITIVE_NAMES: [&str; 3] = ["auth", "pwd", "pass"];
-/// Substrings of names of positions in a list, such as `nextPageToken`. They open nothing, and who approves a call must see
-/// which page it asks for.
-const PAGE_TOKENS: [&str; 6] =
-    ["pagetoken", "nexttoken", "cursortoken", "continuationtoken", "continuetoken", "paginationtoken"];
+/// Names of positions in a list, such as `nextPageToken`. They open nothing, and who approves a call must see which page it
+/// asks for. Only whole names count: `facebook_page_token` is a credential.
+const PAGE_TOKENS: [&str; 10] = [
+    "pagetoken",
+    "nextpagetoken",
+    "prevpagetoken",
+    "previouspagetoken",
+    "nexttoken",
+    "cursortoken",
+    "continuationtoken",
+    "nextcontinuationtoken",
+    "continuetoken",
+    "paginationtoken",
+];
 
 /// Whether a key such as `access_token`, `X-Api-Key` or `clientSecret` indicates that its value is a secret.
 pub fn is_sensitive_key(key: &str) -> bool {
-    let letters = key.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase());
-    let name = PAGE_TOKENS.iter().fold(letters.collect::<String>(), |name, part| name.replace(part, "-"));
+    let name: String =
+        key.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    if PAGE_TOKENS.contains(&name.as_str()) {
+        return false;
+    }
     let api_key = name.split_once("api").is_some_and(|(_, rest)| rest.contains("key"));
     api_key
         || SENSITIVE_PARTS.iter().any(|part| name.contains(part))
@@ -58,8 +71,15 @@ mod tests {
         for key in ["pageToken", "next_page_token", "NextToken", "continuation-token", "cursor", "page"] {
             assert!(!is_sensitive_key(key), "{key}");
         }
-        let secrets =
-            ["token", "nextAuthToken", "page_access_token", "pageTokenSecret", "user_token", "tokens"];
+        let secrets = [
+            "token",
+            "nextAuthToken",
+            "page_access_token",
+            "facebook_page_token",
+            "pageTokenSecret",
+            "user_token",
+            "tokens",
+        ];
         for key in secrets {
             assert!(is_sensitive_key(key), "{key}");
         }

@@ -120,7 +120,7 @@ pub struct EnvFileSpec {
     pub path: String,
     #[serde(default = "dotenv")]
     pub format: String,
-    /// `secret`, or `plain` for a file that stays when an agent removes the secrets of its sandbox. Snapshots copy neither.
+    /// `secret`, or `plain` for a file that stays when an agent removes the secrets of its sandbox. Snapshots copy neither, except `plain` files without keys.
     #[serde(default = "secret")]
     pub mode: String,
     #[schema(min_items = 1, max_items = 50)]

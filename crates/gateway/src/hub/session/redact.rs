@@ -29,7 +29,10 @@ impl Session {
     }
 }
 
-const fn is_of_agent(message: &ServerMessage) -> bool {
+fn is_of_agent(message: &ServerMessage) -> bool {
+    if let ServerMessage::Status { message, .. } = message {
+        return !message.is_empty();
+    }
     matches!(
         message,
         ServerMessage::Error { .. }
@@ -44,7 +47,9 @@ const fn is_of_agent(message: &ServerMessage) -> bool {
 
 pub(super) fn message(redactor: &Redactor, mut message: ServerMessage) -> ServerMessage {
     match &mut message {
-        ServerMessage::Error { message: text } | ServerMessage::TextPartComplete { text, .. } => {
+        ServerMessage::Error { message: text }
+        | ServerMessage::Status { message: text, .. }
+        | ServerMessage::TextPartComplete { text, .. } => {
             *text = redactor.known_in_text(text);
         }
         ServerMessage::ToolStart { args, .. } => *args = redactor.known_in_value(args),
