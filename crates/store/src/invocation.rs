@@ -161,7 +161,7 @@ from_row!(inline Invocation, row => Invocation {
 
 pub(crate) const UNSTARTED: &str = "SELECT i.run_id FROM runs r
     JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
-    WHERE r.org_id = $1 AND r.session_id = $2 AND r.status = 'created' AND i.expires_at > $3 ORDER BY i.run_id";
+    WHERE r.org_id = $1 AND r.session_id = $2 AND r.status = 'created' AND i.expires_at > $3";
 pub(crate) const EXPIRE: &str =
     "UPDATE invocations SET expires_at = $3 WHERE org_id = $1 AND run_id = $2 AND expires_at > $3";
 
@@ -169,12 +169,14 @@ pub(crate) const EXPIRE: &str =
 /// gate locks them, because PostgreSQL ends one of two transactions that wait for each other.
 macro_rules! expire_requests {
     ($connection:expr, $org:expr, $session:expr, $at:expr) => {{
-        let runs: Vec<String> = sqlx::query_scalar($crate::invocation::UNSTARTED)
+        let mut runs: Vec<String> = sqlx::query_scalar($crate::invocation::UNSTARTED)
             .bind($org)
             .bind($session)
             .bind($at)
             .fetch_all(&mut *$connection)
             .await?;
+        // Not by SQL, whose order depends on the database's collation.
+        runs.sort_unstable();
         for run in runs {
             let expire = sqlx::query($crate::invocation::EXPIRE).bind($org).bind(run).bind($at);
             expire.execute(&mut *$connection).await?;

@@ -11,11 +11,11 @@ use gate::{
 };
 use policy::{ModeKey, Policy, Risk, derive_risk};
 use proto::ConnectorId;
-use serde_json::Value;
+use serde_json::{Value, json};
 use store::{Connector, ConnectorTool, Store, StoreError};
 
 use super::arguments::check_schema;
-use super::catalog::generated_guide;
+use super::catalog::{definition_hash, generated_guide};
 use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_key};
 use crate::connectors::Connectors;
 
@@ -50,14 +50,22 @@ pub(super) const fn policy_risk(risk: proto::Risk) -> Risk {
     }
 }
 
-/// The definition as the gate compares it with what an admin reviewed.
-pub(crate) fn definition_of(decided: Option<&ConnectorTool>, tool: &mcp::Definition) -> Definition {
+/// The definition as the gate compares it with what an admin reviewed, and with what somebody approves: the server and its
+/// credential belong to it, so that no approval of a call sends it to another server.
+pub(crate) fn definition_of(
+    Connector { url, auth, .. }: &Connector,
+    decided: Option<&ConnectorTool>,
+    tool: &mcp::Definition,
+) -> Definition {
+    let hash = definition_hash(&json!({"auth": auth, "tool": tool.hash().to_string(), "url": url}));
     let pin = decided.and_then(|decided| decided.pin.as_ref());
+    // A pin belongs to the server that it was reviewed at: a change of its address removes it.
     let review = match pin.map(|pin| pin.hash.parse()) {
-        Some(Ok(hash)) => Review::Pinned(hash),
+        Some(Ok(reviewed)) if reviewed == tool.hash() => Review::Pinned(hash),
+        Some(Ok(reviewed)) => Review::Pinned(reviewed),
         Some(Err(_)) | None => Review::Missing,
     };
-    Definition { hash: tool.hash(), review }
+    Definition { hash, review }
 }
 
 /// Which list of a server's tools is used.
@@ -87,7 +95,7 @@ impl ConnectorSource {
             description: tool.description().to_owned(),
             params: tool.input_schema().clone(),
             risk: risk_of(&connector, decided.get(tool.name()), tool),
-            definition: definition_of(decided.get(tool.name()), tool),
+            definition: definition_of(&connector, decided.get(tool.name()), tool),
         };
         let actions: Vec<_> = listing.definitions.iter().map(action).collect();
         Ok(CatalogSource {
@@ -128,7 +136,7 @@ impl ConnectorSource {
         let decided = decided.get(action);
         Ok(Some(Arc::new(BoundTool {
             risk: risk_of(&connector, decided, &tool),
-            definition: definition_of(decided, &tool),
+            definition: definition_of(&connector, decided, &tool),
             key,
             connectors: self.connectors.clone(),
             connector,

@@ -221,6 +221,13 @@ async fn an_approval_is_compared_with_what_the_server_defines_now() {
             (script.down, script.tools) = (false, json!([echo("Echoes")]));
         }
         assert_eq!(world.script.lock().calls, 0, "nothing was executed");
+        // It was asked for at this address only.
+        assert_eq!(
+            world.ask("PATCH", &path, &json!({"url": format!("{}?elsewhere", world.url)})).await.status,
+            200
+        );
+        assert_eq!(approve().await.status, 409);
+        assert_eq!(world.ask("PATCH", &path, &json!({"url": world.url})).await.status, 200);
         let done = approve().await;
         assert_eq!((done.status, world.script.lock().calls), (200, 1), "{}", done.text());
     }

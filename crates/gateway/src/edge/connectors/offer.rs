@@ -88,7 +88,7 @@ fn shown(
 ) -> Option<ConnectorToolEntry> {
     let key = action_mode_key(&connector_source_id(connector.id), tool.name()).ok()?;
     let risk = connector_risk(connector, decided, tool);
-    let mode = mode_of(&key, modes, risk, Some(&connector_definition(decided, tool)), None);
+    let mode = mode_of(&key, modes, risk, Some(&connector_definition(connector, decided, tool)), None);
     let hash = tool.hash().to_string();
     let pin = decided.and_then(|decided| decided.pin.as_ref());
     let state = match pin {
