@@ -17,7 +17,6 @@ use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::inbox;
 use crate::json_file::read_json;
-use crate::lookup::{Candidate, INVOCATION, pick};
 use crate::output::{json_line, line};
 
 /// How often `watch` asks for new requests.
@@ -135,18 +134,29 @@ async fn waiting(client: &Client) -> Result<Vec<(InboxEntry, OpenApproval)>, Fai
         .collect())
 }
 
-/// A complete id is used as it is, so that the gateway says what became of an invocation that waits no more.
-/// An action's name is not accepted: it could by now be another request, whose parameters nobody has read.
+/// The invocation with this complete id. Neither a name nor the beginning of an id is accepted: ids of requests that were
+/// made within about a minute begin alike, so either could by now be another request, whose parameters nobody has read.
 async fn find(client: &Client, named: &str) -> Result<InvocationId, Failure> {
     if let Ok(id) = named.parse() {
         return Ok(id);
     }
-    let all: Vec<_> = waiting(client)
-        .await?
+    let wanted = named.to_ascii_lowercase();
+    let waiting = waiting(client).await?;
+    let listed: Vec<String> = waiting
         .iter()
-        .map(|(_, approval)| Candidate::new(approval.invocation_id, []))
+        .filter(|(_, approval)| approval.invocation_id.to_string().starts_with(&wanted))
+        .map(|(_, approval)| format!("{}  {}", approval.invocation_id, one_line(&action(approval))))
         .collect();
-    pick(INVOCATION, named, &all)
+    if wanted.is_empty() || listed.is_empty() {
+        return Err(Failure::failed(format!(
+            "there is no waiting invocation {named:?}: `proliferate approvals ls` shows them with their complete ids"
+        )));
+    }
+    Err(Failure::usage(format!(
+        "nothing was decided: {named:?} is only the beginning of an id, with which a newer request can begin too; \
+         write the complete id:\n  {}",
+        listed.join("\n  ")
+    )))
 }
 
 /// Tells the person to look before deciding again if the gateway may have received the decision.

@@ -64,7 +64,6 @@ pub(crate) const REPO: Kind = Kind("repository", "proliferate repos ls");
 pub(crate) const CONFIGURATION: Kind = Kind("configuration", "proliferate configurations ls");
 pub(crate) const AUTOMATION: Kind = Kind("automation", "proliferate automations ls");
 pub(crate) const RUN: Kind = Kind("run", "proliferate runs ls");
-pub(crate) const INVOCATION: Kind = Kind("waiting invocation", "proliferate approvals ls");
 pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
 
 /// The one candidate that `wanted` matches: by id, otherwise by name, otherwise by id prefix.

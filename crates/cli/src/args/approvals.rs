@@ -20,7 +20,7 @@ pub(crate) enum ApprovalsCommand {
     Ls,
     /// Approve an action, which executes it, and print its result
     Approve {
-        /// The invocation, by id or the beginning of its id
+        /// The complete id of the invocation
         invocation: String,
         /// Execute the action with the parameters in this JSON file (- is standard input) instead of its own
         #[arg(long, value_name = "FILE")]
@@ -36,7 +36,7 @@ pub(crate) enum ApprovalsCommand {
     },
     /// Deny an action, which is then never executed
     Deny {
-        /// The invocation, by id or the beginning of its id
+        /// The complete id of the invocation
         invocation: String,
     },
     /// Print the actions that wait for approval, with their parameters, and then every new one, until you press Ctrl-C

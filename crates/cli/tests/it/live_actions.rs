@@ -10,6 +10,7 @@ use crate::gate::{dead, with_tools};
 use crate::harness::{Machine, ended};
 use crate::live::Real;
 use crate::live_environment::running;
+use crate::live_expiry::until;
 
 /// A gateway whose tools count their effects.
 pub(crate) struct Acting {
@@ -51,13 +52,12 @@ impl Acting {
     /// The only invocation that waits, once it does.
     pub(crate) fn waiting(&self) -> String {
         let path = format!("/proliferate/{}/actions/invocations", self.real.session);
-        loop {
+        let pending = || {
             let all = self.real.get(&path)["invocations"].as_array().unwrap().clone();
-            if let Some(found) = all.iter().find(|one| one["status"] == "pending") {
-                return found["id"].as_str().unwrap().to_owned();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
+            all.into_iter().find(|one| one["status"] == "pending")
+        };
+        until("no invocation waits for approval", || pending().is_some());
+        pending().unwrap()["id"].as_str().unwrap().to_owned()
     }
 }
 
@@ -188,7 +188,11 @@ fn people_list_watch_approve_and_deny_on_the_command_line() {
     assert_eq!(next(), json!(id));
     let named = machine.run(&["approvals", "approve", "tools:effect.write"]);
     assert!(named.code == 1 && named.err.contains("no waiting invocation"), "{}", named.err);
-    let done = machine.run(&["approvals", "approve", &id[..8]]);
+    for act in ["approve", "deny"] {
+        let prefix = machine.run(&["approvals", act, &id[..8]]);
+        assert!(prefix.code == 2 && prefix.err.contains(&id), "a prefix decides nothing: {}", prefix.err);
+    }
+    let done = machine.run(&["approvals", "approve", &id]);
     assert!(
         done.code == 0 && done.out.starts_with("executed tools:effect.write"),
         "{} {}",
@@ -295,9 +299,7 @@ fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it(
             dead(acting.real.server.take().unwrap());
             acting.real.machine.serve()
         } else {
-            while acting.effects.all().is_empty() {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
+            until("the approved action has no effect", || !acting.effects.all().is_empty());
             acting.real.server.take().unwrap().kill();
             acting.real.machine.serve()
         };
@@ -305,9 +307,7 @@ fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it(
         assert!(!approver.wait().unwrap().success(), "{point:?}");
         let path = format!("/v1/invocations/{waiting}");
         let status = || acting.real.get(&path)["invocation"]["status"].clone();
-        while status() == "executing" {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
+        until("the invocation stays executing after a restart", || status() != "executing");
         assert_eq!((status(), acting.effects.all().len()), (json!("unknown"), effects), "{point:?}");
         let again = acting.real.machine.run(&["approvals", "approve", &waiting]);
         assert!(again.code == 1 && again.err.contains("in status: unknown"), "{}", again.err);
