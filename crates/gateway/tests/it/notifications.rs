@@ -147,7 +147,9 @@ async fn what_waits_is_reported_once_signed_and_without_arguments() {
         );
         assert_eq!([&all[2]["id"], &all[2]["status"]], [&json!(run), &json!("failed")]);
 
-        while over_http(&running, &team, "GET", "/v1/notifications").await["pending"] != 0 {}
+        let delivered =
+            async { while over_http(&running, &team, "GET", "/v1/notifications").await["pending"] != 0 {} };
+        within(delivered).await;
         let tested = over_http(&running, &team, "POST", "/v1/notifications/test").await;
         assert_eq!(tested, json!({"ok": true, "error": null}));
         assert_eq!(receiver.next().await["type"], "test", "nothing was reported twice");
