@@ -61,6 +61,8 @@ impl Store {
             .max_connections(READERS)
             .min_connections(0)
             .acquire_timeout(PATIENCE)
+            // A ping is a hop to the connection's thread and back, as expensive as the query itself; a file does not go away.
+            .test_before_acquire(false)
             .connect_lazy_with(options(file).pragma("query_only", "on"));
         let (writer, inline) = (Writer::start(connection), InlineReader::new(file));
         let appender = EventAppender::new(file, writer.lock());
