@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
-use gate::NewMode;
+use gate::{NewMode, read_policy};
+use gateway::{ActionKeyError, ActionKeys};
 use policy::{ModeKey, ModeSetting};
-use proto::{ActionMode, iso};
+use proto::{ActionMode, OrgId, iso};
 use serde_json::{Value, json};
-use store::OrgActionMode;
+use store::{OrgActionMode, Store};
 
 use crate::args::{ActionsCommand, ModesCommand, WhichOrg};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::json_file::read_json;
+use crate::policy::invalid_policy;
 
 pub(crate) async fn run(context: &Context, command: ActionsCommand) -> Result<(), Failure> {
     let ActionsCommand::Modes(command) = command;
@@ -42,14 +44,35 @@ fn setting(mode: ActionMode, conditions: Option<&Path>, two_person: bool) -> Res
 async fn set(context: &Context, key: &ModeKey, setting: &ModeSetting, org: WhichOrg) -> Result<(), Failure> {
     let store = context.store().await?;
     let org = context.org(&store, org.org.as_deref()).await?;
+    let warning = check_key(context, &store, org, key).await?;
     let new = NewMode { by: None, key, setting, invocation: None };
     context.governance(&store).set_mode(org, new).await?;
     let mode = setting.otherwise().as_str();
-    let value = json!({ "key": key.as_str(), "mode": mode });
+    let mut value = json!({ "key": key.as_str(), "mode": mode });
     let rules = if setting.conditions().is_some() { ", unless a rule matches" } else { "" };
     let two = if setting.two_person() { ", by two people" } else { "" };
-    context.out.result(&value, &format!("{}: {mode}{rules}{two}", key.as_str()));
+    let text = warning.as_ref().map(|warning| format!("\nwarning: {warning}")).unwrap_or_default();
+    if let Some(warning) = warning {
+        value["warning"] = warning.into();
+    }
+    context.out.result(&value, &format!("{}: {mode}{rules}{two}{text}", key.as_str()));
     Ok(())
+}
+
+/// Refuses a mode for an action that cannot exist, which would protect nothing.
+async fn check_key(
+    context: &Context,
+    store: &Store,
+    org: OrgId,
+    key: &ModeKey,
+) -> Result<Option<String>, Failure> {
+    let dir = context.config.policy_dir.as_deref();
+    let policy = dir.map(|dir| read_policy(Some(dir))).transpose().map_err(invalid_policy)?;
+    let checked = ActionKeys::new(store, policy.as_ref()).check(org, key).await;
+    checked.map_err(|error| match error {
+        ActionKeyError::Store(error) => error.into(),
+        ActionKeyError::Unknown(problem) => Failure::usage(problem),
+    })
 }
 
 async fn unset(context: &Context, key: &ModeKey, org: WhichOrg) -> Result<(), Failure> {

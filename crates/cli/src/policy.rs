@@ -100,7 +100,7 @@ fn load(dir: Option<&Path>) -> Result<Policy, Failure> {
 }
 
 /// Describes a policy that cannot be loaded without naming the setting: the folder may come from the command line.
-fn invalid_policy(error: RulesError) -> Failure {
+pub(crate) fn invalid_policy(error: RulesError) -> Failure {
     match error {
         RulesError::Unreadable { path, source } => {
             Failure::failed(format!("cannot read {}: {source}", path.display()))

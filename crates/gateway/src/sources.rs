@@ -2,6 +2,7 @@
 //! tools from a file.
 //! Each source is registered at boot and holds the dependencies of its tools.
 
+mod action_keys;
 mod arguments;
 mod automation_complete;
 mod catalog;
@@ -34,6 +35,7 @@ use gate::{EXPORT, SourceError, Tool, ToolScope};
 use policy::{ModeKey, Policy, Risk, ToolFacts, full_name};
 use store::{Chooser, Store};
 
+pub use action_keys::{ActionKeyError, ActionKeys};
 pub(crate) use arguments::compile_schema;
 pub(crate) use catalog::{
     CatalogAction, CatalogSource, Described, HTTP_TOOLS, mode_key as action_mode_key, tool_name,

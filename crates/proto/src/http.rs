@@ -29,7 +29,7 @@ mod workspace;
 pub use actions::{
     ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, ApproveInvocation,
     AutomationModes, Invocation, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
-    InvokeAction, InvokeReply, SetActionMode, SetAutomationMode, UnavailableSource,
+    InvokeAction, InvokeReply, ModeReply, SetActionMode, SetAutomationMode, UnavailableSource,
 };
 pub use automation::{
     AssignRun, AutomationEntry, AutomationList, AutomationRunDetail, AutomationRunEntry, AutomationRunList,

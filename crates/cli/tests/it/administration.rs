@@ -42,8 +42,8 @@ const STEPS: &[Step] = &[
     (&["egress", "allow", "good.example", "--org", "ORG"], ["policy_change", "egress", "set"]),
     (&["egress", "mode", "open", "--org", "ORG"], ["policy_change", "egress", "set"]),
     (
-        &["actions", "modes", "set", "tools:weather", "deny", "--org", "ORG"],
-        ["policy_change", "tools:weather", "deny"],
+        &["actions", "modes", "set", "linear:create_issue", "deny", "--org", "ORG"],
+        ["policy_change", "linear:create_issue", "deny"],
     ),
     (&["policy", "lock", "--reason", "a drill"], ["policy_change", "safety_lock", "lock"]),
     (&["policy", "unlock", "--reason", "it is over"], ["policy_change", "safety_lock", "unlock"]),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Machine, Server};
+use crate::harness::{Machine, Server, ended};
 
 const LANES: &str = include_str!("../../../../policy/lanes.yaml");
 const ROLES: &str = include_str!("../../../../policy/roles.yaml");
@@ -188,7 +188,8 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
     }
     let set =
         |mode: &str| machine.run(&["actions", "modes", "set", "tools:forecast.set", mode, "--org", &org]);
-    assert_eq!(set("allow").out, "tools:forecast.set: allow\n");
+    let allowed = set("allow").out;
+    assert!(allowed.starts_with("tools:forecast.set: allow\nwarning: nobody checked"), "{allowed}");
     let described = machine.json(&of_org);
     assert_eq!(described["verdict"]["outcome"], "allow", "{described}");
     assert_eq!(described["mode"], json!({"mode": "allow", "source": "org_default"}));
@@ -202,6 +203,9 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
     );
     let wrong = machine.run(&["actions", "modes", "set", "no-colon", "allow"]);
     assert!(wrong.code == 2 && wrong.err.contains("sourceId:actionId"), "{}", wrong.err);
+    let mistyped = ["actions", "modes", "set", "tools:forecast.sett", "deny"];
+    let wrong = ended(&machine.command(&mistyped).env("PROLIFERATE_POLICY_DIR", &dir).output().unwrap());
+    assert!(wrong.code == 2 && wrong.err.contains("tools:forecast.set?"), "{}", wrong.err);
     let wrong = set("perhaps");
     assert!(wrong.code == 2 && wrong.err.contains("require_approval"), "{}", wrong.err);
     let changes = machine.run(&["audit", "tail"]);
@@ -211,7 +215,8 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
 #[test]
 fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
     let machine = Machine::new();
-    machine.json(&["orgs", "create", "--name", "one"]);
+    let own = machine.file("own").display().to_string();
+    let machine = machine.with("PROLIFERATE_POLICY_DIR", &own);
     let rule =
         json!({"when": {"properties": {"city": {"const": "Oslo"}}, "required": ["city"]}, "mode": "allow"});
     let example = |mode: &str| json!({"args": {"city": "Oslo"}, "mode": mode});
@@ -226,6 +231,7 @@ fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
             ("twice.json", r#"{"rules": [], "rules": []}"#),
         ],
     );
+    machine.json(&["orgs", "create", "--name", "one"]);
     let file = |name: &str| format!("{dir}/{name}");
     let set = |name: &str| {
         let set = ["actions", "modes", "set", "tools:forecast.set", "deny", "--two-person", "--conditions"];
@@ -263,8 +269,19 @@ fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
 #[test]
 fn modes_of_connectors_databases_and_automations_are_explained() {
     let machine = Machine::new();
-    let server = machine.serve();
+    let (folder, dir) = folder(
+        &machine,
+        "own",
+        &[("queries.yaml", "queries: [{name: top_users, description: Lists users, sql: SELECT 1}]")],
+    );
+    // Nobody listens there: the connector is down.
+    let server =
+        machine.serve_with(&[("DATABASE_FILES_DIR", &dir), ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1:1")]);
     let org = machine.first_org();
+    let own = folder.join(&org);
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("shop.db"), []).unwrap();
+    let id = |args: &[&str]| machine.json(args)["id"].as_str().unwrap().to_owned();
     let explain = |tool: &str, more: &[&str]| {
         let agent =
             ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.read", "--risk", "read"];
@@ -274,9 +291,14 @@ fn modes_of_connectors_databases_and_automations_are_explained() {
     let set = |key: &str, mode: &str| {
         assert_eq!(machine.run(&["actions", "modes", "set", key, mode, "--org", &org]).code, 0, "{key}");
     };
-    let source = "0190f5d2-7c3e-7a11-8000-5b1f6c2d9e40";
-    let (connector, database) = (format!("connector:{source}:search"), format!("db:{source}:top_users"));
+    let connector =
+        id(&["connectors", "add", "--name", "docs", "--url", "http://127.0.0.1:1/mcp", "--auth", "none"]);
+    let queries = format!("{dir}/queries.yaml");
+    let database = id(&["databases", "add", "--name", "shop", "--sqlite", "shop.db", "--queries", &queries]);
+    let (connector, database) = (format!("connector:{connector}:search"), format!("db:{database}:top_users"));
     assert_eq!(explain(&connector, &[]), "lane:actions.read");
+    let warned = machine.json(&["actions", "modes", "set", &connector, "allow", "--org", &org]);
+    assert!(warned["warning"].as_str().unwrap().contains("only a running gateway asks"), "{warned}");
     set(&connector, "deny");
     set(&database, "require_approval");
     assert_eq!(explain(&connector, &[]), "mode:deny:org_default");

@@ -3,7 +3,7 @@
 use axum::Json;
 use gate::{Governance, GovernanceError, NewMode};
 use policy::{ModeKey, ModeSetting};
-use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, OkReply, SetActionMode};
+use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, ModeReply, OkReply, SetActionMode};
 use proto::{InvocationId, InvocationStatus, OrgId};
 use store::OrgActionMode;
 
@@ -11,6 +11,7 @@ use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
+use crate::sources::{ActionKeyError, ActionKeys};
 
 /// Lists the action modes that the organization has set.
 #[utoipa::path(get, path = "/v1/action-modes", tag = "contract",
@@ -28,21 +29,23 @@ fn entry(set: OrgActionMode) -> ActionModeEntry {
 
 /// Sets the mode of one action. It applies from the next call on, and is recorded in the ledger as a policy change.
 #[utoipa::path(put, path = "/v1/action-modes", tag = "contract", request_body = SetActionMode,
-    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
+    responses((status = 200, body = ModeReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn set_mode(
     app: AppState,
     admin: User,
     Body(SetActionMode { key, mode, invocation_id }): Body<SetActionMode>,
-) -> Result<Json<OkReply>, ApiError> {
+) -> Result<Json<ModeReply>, ApiError> {
     let key = parse_key(&key)?;
     let parsed = ModeSetting::parse(&mode);
     let setting = parsed.map_err(|error| ApiError::bad_request(format!("mode: {error}")))?;
+    let warning = check_key(&app, admin.org, &key).await?;
     if let Some(id) = invocation_id {
         check_approved(&app, admin.org, id, &key).await?;
     }
     let new = NewMode { by: Some(admin.id), key: &key, setting: &setting, invocation: invocation_id };
-    changed(governance(&app).set_mode(admin.org, new).await)
+    changed(governance(&app).set_mode(admin.org, new).await)?;
+    Ok(Json(ModeReply { ok: true, warning }))
 }
 
 /// Removes the mode of one action, so that it follows from the action's risk again.
@@ -55,11 +58,22 @@ pub(super) async fn unset_mode(
     Path(key): Path<String>,
 ) -> Result<Json<OkReply>, ApiError> {
     let key = parse_key(&key)?;
-    changed(governance(&app).unset_mode(admin.org, Some(admin.id), &key).await)
+    changed(governance(&app).unset_mode(admin.org, Some(admin.id), &key).await)?;
+    Ok(Json(OkReply::OK))
 }
 
 pub(super) fn parse_key(key: &str) -> Result<ModeKey, ApiError> {
     key.parse().map_err(|error: policy::ModeKeyError| ApiError::bad_request(format!("key: {error}")))
+}
+
+/// Refuses to set a mode for an action that cannot exist. Removing one is not checked: its action may be gone.
+pub(super) async fn check_key(app: &AppState, org: OrgId, key: &ModeKey) -> Result<Option<String>, ApiError> {
+    let policy = app.gate.policy();
+    let checked = ActionKeys::new(&app.store, Some(&policy)).asking(&app.connectors).check(org, key).await;
+    checked.map_err(|error| match error {
+        ActionKeyError::Unknown(problem) => ApiError::bad_request(format!("key: {problem}")),
+        ActionKeyError::Store(error) => error.into(),
+    })
 }
 
 /// A mode names only an invocation of the same action that a person has approved.
@@ -85,10 +99,9 @@ fn governance(app: &AppState) -> Governance<'_> {
     }
 }
 
-fn changed(result: Result<(), GovernanceError>) -> Result<Json<OkReply>, ApiError> {
-    match result {
-        Ok(()) => Ok(Json(OkReply::OK)),
-        Err(GovernanceError::Store(error)) => Err(error.into()),
-        Err(error) => Err(ApiError::internal(error.to_string())),
-    }
+fn changed(result: Result<(), GovernanceError>) -> Result<(), ApiError> {
+    result.map_err(|error| match error {
+        GovernanceError::Store(error) => error.into(),
+        error => ApiError::internal(error.to_string()),
+    })
 }

@@ -4,9 +4,9 @@ use axum::Json;
 use gate::{AdminChange, Subject};
 use policy::ModeSetting;
 use proto::AutomationId;
-use proto::http::{AutomationModes, ErrorBody, OkReply, SetAutomationMode};
+use proto::http::{AutomationModes, ErrorBody, ModeReply, OkReply, SetAutomationMode};
 
-use super::action_modes::parse_key;
+use super::action_modes::{check_key, parse_key};
 use super::administer::{administer, administer_as};
 use super::auth::User;
 use super::params::Path;
@@ -30,20 +30,21 @@ pub(super) async fn list(
 /// Sets the mode of one action in the sessions of an automation, from the next call on.
 #[utoipa::path(put, path = "/v1/automations/{automationId}/action-modes", tag = "automations",
     params(("automationId" = AutomationId, Path)), request_body = SetAutomationMode,
-    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    responses((status = 200, body = ModeReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody)))]
 pub(super) async fn set(
     app: AppState,
     admin: User,
     Path(id): Path<AutomationId>,
     Body(SetAutomationMode { key, mode }): Body<SetAutomationMode>,
-) -> Result<Json<OkReply>, ApiError> {
+) -> Result<Json<ModeReply>, ApiError> {
     let key = parse_key(&key)?;
     let parsed = ModeSetting::parse(&mode);
     let setting = parsed.map_err(|error| ApiError::bad_request(format!("mode: {error}")))?;
+    let warning = check_key(&app, admin.org, &key).await?;
     let store = administer_as(&app, &admin, &AdminChange::automation_mode(id, &key, &setting));
     store.set_automation_mode(admin.org, id, key.as_str(), Some(mode)).await?;
-    Ok(Json(OkReply::OK))
+    Ok(Json(ModeReply { ok: true, warning }))
 }
 
 /// Removes the mode of one action, so that the organization's mode counts again.

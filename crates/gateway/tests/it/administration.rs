@@ -88,14 +88,14 @@ fn other_steps() -> Vec<Step> {
         (
             "PUT /v1/action-modes",
             "/v1/action-modes",
-            json!({"key": "tools:weather", "mode": "deny"}),
-            ["policy_change", "tools:weather", "deny"],
+            json!({"key": "linear:create_issue", "mode": "deny"}),
+            ["policy_change", "linear:create_issue", "deny"],
         ),
         (
             "DELETE /v1/action-modes/{key}",
-            "/v1/action-modes/tools:weather",
+            "/v1/action-modes/linear:create_issue",
             Value::Null,
-            ["policy_change", "tools:weather", "unset"],
+            ["policy_change", "linear:create_issue", "unset"],
         ),
     ]
 }
@@ -123,12 +123,12 @@ fn automation_steps() -> Vec<Step> {
         (
             "PUT /v1/automations/{automationId}/action-modes",
             "/v1/automations/{id}/action-modes",
-            json!({"key": "tools:weather", "mode": "deny"}),
+            json!({"key": "linear:create_issue", "mode": "deny"}),
             ["system", "automation", "change"],
         ),
         (
             "DELETE /v1/automations/{automationId}/action-modes/{key}",
-            "/v1/automations/{id}/action-modes/tools:weather",
+            "/v1/automations/{id}/action-modes/linear:create_issue",
             Value::Null,
             ["system", "automation", "change"],
         ),

@@ -47,6 +47,33 @@ async fn a_changed_definition_makes_an_allowed_call_wait_and_never_opens_a_denie
 }
 
 #[tokio::test]
+async fn a_mode_names_a_tool_that_the_connector_offers_or_that_was_reviewed() {
+    for world in worlds().await {
+        let path = world.add("docs").await;
+        let set = async |tool: &str| {
+            let key = format!("connector:{}:{tool}", path.rsplit('/').next().unwrap());
+            let answer = world.ask("PUT", "/v1/action-modes", &json!({"key": key, "mode": "deny"})).await;
+            (answer.status, answer.text())
+        };
+        assert_eq!(set("echo").await, (200, r#"{"ok":true}"#.to_owned()));
+        let (status, text) = set("ecko").await;
+        assert!(status == 400 && text.contains(":echo?"), "{text}");
+        world.review(&path).await;
+        let disable = json!({"enabled": false});
+        assert_eq!(world.ask("PATCH", &path, &disable).await.status, 200);
+        assert_eq!(set("echo").await, (200, r#"{"ok":true}"#.to_owned()), "it was reviewed");
+        let (status, text) = set("ecko").await;
+        assert!(status == 200 && text.contains("nobody checked that"), "its server is not asked: {text}");
+        assert_eq!(world.ask("PATCH", &path, &json!({"enabled": true})).await.status, 200);
+        world.script.lock().down = true;
+        let other = world.add("other").await;
+        let key = format!("connector:{}:echo", other.rsplit('/').next().unwrap());
+        let answer = world.ask("PUT", "/v1/action-modes", &json!({"key": key, "mode": "deny"})).await.json();
+        assert!(answer["warning"].as_str().unwrap().contains("cannot be asked"), "it is down: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_list_of_tools_is_used_for_five_minutes() {
     let clock = Clock::manual(Clock::system().now());
     let world = World::on(Setup::sqlite().clock(&clock)).await;

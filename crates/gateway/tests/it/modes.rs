@@ -197,6 +197,53 @@ async fn a_persons_own_call_needs_no_approval_but_can_be_denied() {
 }
 
 #[tokio::test]
+async fn a_mode_of_an_action_that_cannot_exist_is_refused() {
+    for world in worlds().await {
+        let admin = world.team.token(Role::Admin);
+        let new = json!({"name": "triage", "instructions": "Look at new issues."});
+        let made = world.gateway.post("/v1/automations", &new).bearer(admin).send().await.json();
+        let of_automation = format!("/v1/automations/{}/action-modes", made["id"].as_str().unwrap());
+        let nobody = "0190f5d2-7c3e-7a11-8000-5b1f6c2d9e40";
+        let (connector, database) = (format!("connector:{nobody}:search"), format!("db:{nobody}:query"));
+        for path in ["/v1/action-modes", &of_automation] {
+            let put = async |body: Value| {
+                let answer = world.gateway.call("PUT", path).json(&body).bearer(admin).send().await;
+                (answer.status, answer.text())
+            };
+            for (key, says) in [
+                ("git:force_pusj", "did you mean git:force_push?"),
+                ("git:push", "did you mean git:push_tag?"),
+                ("tools:effect.wriet", "did you mean tools:effect.write?"),
+                ("tools:effect.write ", "did you mean tools:effect.write?"),
+                ("tools:nosuch", "did you mean tools:"),
+                ("linear:create_isue", "did you mean linear:create_issue?"),
+                ("linaer:create_issue", "the sources are linear, sentry,"),
+                ("*:*", "no source of actions"),
+                ("connector:docs:search", "expected connector:ID:TOOL"),
+                (connector.as_str(), "has no connector"),
+                (database.as_str(), "has no database"),
+            ] {
+                let (status, text) = put(json!({"key": key, "mode": "deny"})).await;
+                assert!(status == 400 && text.contains("key: ") && text.contains(says), "{key}: {text}");
+            }
+            let (status, text) =
+                put(json!({"key": "git:force_push", "mode": "require_approval", "twoPerson": true})).await;
+            assert!(status == 400 && text.contains("twoPerson"), "beside the mode it has no effect: {text}");
+            for key in [
+                "git:force_push",
+                "git:delete_ref",
+                "git:push_tag",
+                "tools:effect.write",
+                "sentry:list_issues",
+            ] {
+                let (status, text) = put(json!({"key": key, "mode": "deny"})).await;
+                assert_eq!((status, text.as_str()), (200, r#"{"ok":true}"#), "{key}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_admin_sets_a_mode_and_the_ledger_names_the_admin() {
     for world in worlds().await {
         let key = "tools:effect.write";

@@ -35,9 +35,9 @@ pub struct ActionModeEntry {
     pub changed_at: DateTime<Utc>,
 }
 
-/// The new mode of an action.
+/// The new mode of an action. Strict, because a `twoPerson` beside the mode would be ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SetActionMode {
     /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
     pub key: String,
@@ -58,13 +58,23 @@ pub struct AutomationModes {
     pub modes: JsonObject,
 }
 
-/// The new mode of an action in the sessions of an automation.
+/// The new mode of an action in the sessions of an automation. Strict as [`SetActionMode`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SetAutomationMode {
     /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
     pub key: String,
     /// As for an organization.
     pub mode: Value,
+}
+
+/// The mode was set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ModeReply {
+    pub ok: bool,
+    /// Why nobody could check that the action exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// All actions that a session may invoke: providers first, then connectors.
