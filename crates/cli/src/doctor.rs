@@ -81,7 +81,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         settings::policy(config),
         settings::script(config),
     );
-    let mut findings = vec![machine::data_dir(config), machine::disk(config), database, secrets];
+    let mut findings =
+        vec![settings::origin(), machine::data_dir(config), machine::disk(config), database, secrets];
     findings.extend([policy, settings::checkpoints(config), script]);
     findings.extend(models);
     findings.extend([services::prices(config), services::shares(config), port]);

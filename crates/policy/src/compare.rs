@@ -79,11 +79,11 @@ pub struct Replay {
 }
 
 /// Repeats past decisions under the `candidate` policy. `tool` looks a tool up by name and operation in the
-/// candidate, because the recorded risk and writes come from the policy files of that time. Denials by
-/// version pins are skipped.
+/// candidate, because the recorded risk and writes come from the policy files of that time; it also gets the risk of a tool
+/// that existed then, for tools that are in no policy file. Denials by version pins are skipped.
 pub fn replay(
     candidate: &Policy,
-    tool: impl Fn(&str, &str) -> Option<ToolFacts>,
+    tool: impl Fn(&str, &str, Option<Risk>) -> Option<ToolFacts>,
     recorded: impl IntoIterator<Item = PastDecision>,
 ) -> Replay {
     let mut done = Replay::default();
@@ -98,7 +98,7 @@ pub fn replay(
             request.run = RunState::New;
         }
         if let Action::Tool { tool_name, operation, risk, registered, writes } = &mut request.action {
-            let known = tool(tool_name, operation);
+            let known = tool(tool_name, operation, registered.then_some(*risk));
             *registered = known.is_some();
             *risk = known.as_ref().map_or(Risk::Danger, |known| known.risk);
             // Keep a mode that somebody set. Recompute an inferred mode from the candidate's risk.

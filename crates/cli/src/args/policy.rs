@@ -100,10 +100,11 @@ pub(crate) struct GrantArgs {
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// The folder of the policy [default: setting PROLIFERATE_POLICY_DIR, or the built-in policy]
+    /// The folder of the policy [default: setting PROLIFERATE_POLICY_DIR of this shell, or the built-in policy]
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
-    /// The caller's role, such as SERVICE
+    /// The caller's role, one of roles.yaml; built in are SETUP_AGENT, CODING_AGENT, AUTOMATION_AGENT,
+    /// SERVICE, SYSTEM, OPERATOR and ORG_ADMIN
     #[arg(long)]
     pub(crate) role: String,
     /// The lane, such as actions.read

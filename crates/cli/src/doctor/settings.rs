@@ -13,6 +13,11 @@ use store::Store;
 
 use super::Finding;
 
+/// Which settings the other checks use.
+pub(super) fn origin() -> Finding {
+    Finding::good("settings", "those of this shell; a gateway that runs has those that it was started with")
+}
+
 /// Checks that the keys exist and can open the secrets in the database. Creates no keys.
 pub(super) async fn secrets(config: &Config) -> Finding {
     const NAME: &str = "secrets";

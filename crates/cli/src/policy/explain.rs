@@ -15,11 +15,15 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::json_file::read_json;
 use crate::lookup::{AUTOMATION, automations, pick};
-use crate::output::{GREEN, RED, YELLOW, json_line, line};
+use crate::output::{GREEN, RED, YELLOW, json_line, line, warn};
 
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
     let dir = args.dir.as_ref().or(context.config.policy_dir.as_ref());
     let policy = load(dir.map(std::path::PathBuf::as_path))?;
+    let place = dir.map_or_else(|| "the built-in policy".to_owned(), |dir| dir.display().to_string());
+    if args.dir.is_none() {
+        warn_of_another(context, &policy, &place).await;
+    }
     let mut request = request(&policy, args);
     request.mode = mode(context, &policy, args, &request.action).await?;
     let explained = policy::explain(&policy, &request);
@@ -27,8 +31,23 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Fai
         json_line(&json!(explained));
     } else {
         print(context, &explained);
+        line(&format!("explained from {place}"));
     }
     Ok(())
+}
+
+/// The settings of this shell need not be those that the gateway was started with.
+async fn warn_of_another(context: &Context, policy: &Policy, place: &str) {
+    let Ok(store) = context.store().await else { return };
+    let Ok(Some(record)) = store.last_policy_change().await else { return };
+    let Ok(event) = serde_json::from_str::<ledger::Event>(&record) else { return };
+    let (in_force, pins) = (event.policy_versions, policy.pins());
+    let (lanes, roles) = (in_force.lanes.as_str(), in_force.roles.as_str());
+    if (lanes, roles) != (&*pins.lanes.git_blob, &*pins.roles.git_blob) {
+        warn(&format!(
+            "a gateway last loaded lanes@{lanes} roles@{roles}, which is not {place}: name its folder with --dir"
+        ));
+    }
 }
 
 fn print(context: &Context, explained: &Explanation) {

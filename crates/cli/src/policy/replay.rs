@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gateway::known_tool;
-use policy::{ChangedVerdict, Outcome, PastDecision, Policy};
+use policy::{ChangedVerdict, ModeKey, Outcome, PastDecision, Policy, Risk, ToolFacts, full_name};
 use proto::OrgId;
 use serde_json::json;
 use store::{RecordedDecision, Store};
@@ -80,12 +80,22 @@ async fn replay(
         let recorded: Vec<_> = page.into_iter().filter_map(read).collect();
         done.decisions += all;
         done.unreadable += all - recorded.len();
-        let tool = |name: &str, operation: &str| known_tool(candidate, name, operation);
+        let tool = |name: &str, operation: &str, recorded: Option<Risk>| {
+            known_tool(candidate, name, operation).or_else(|| of_organization(name, operation, recorded))
+        };
         let policy::Replay { flips, pinned } = policy::replay(candidate, tool, recorded);
         done.flips.extend(flips.into_iter().map(|flip| (org, flip)));
         done.pinned += pinned;
         progress(done.decisions);
     }
+}
+
+/// A tool of a connector or of a database. No policy file has it, so its risk is as recorded.
+fn of_organization(name: &str, operation: &str, recorded: Option<Risk>) -> Option<ToolFacts> {
+    let key: ModeKey = full_name(name, operation).parse().ok()?;
+    let is_of_organization = matches!(key.parts().0, "connector" | "db");
+    let risk = recorded.filter(|_| is_of_organization)?;
+    Some(ToolFacts { risk, writes: None, mode_key: Some(key) })
 }
 
 fn read(RecordedDecision { run_id, mut decision }: RecordedDecision) -> Option<PastDecision> {
@@ -123,4 +133,19 @@ fn print(context: &Context, done: &Replayed) {
     };
     let rows: Vec<_> = done.flips.iter().map(row).collect();
     context.out.list(Vec::new(), &["RUN", "ORGANIZATION", "VERDICT", "RULE", "WHY"], &rows);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_of_connectors_and_databases_keep_their_recorded_risk() {
+        let name = "db:0190f5d2-7c3e-7a11-8000-5b1f6c2d9e40:top_users";
+        let facts = of_organization(name, name, Some(Risk::Read)).unwrap();
+        assert_eq!((facts.risk, facts.mode_key.unwrap().as_str()), (Risk::Read, name));
+        assert_eq!(of_organization(name, name, None), None, "it did not exist then");
+        assert_eq!(of_organization("forecast.look", "forecast.look", Some(Risk::Read)), None);
+        assert_eq!(of_organization("linear:nosuch", "linear:nosuch", Some(Risk::Read)), None);
+    }
 }

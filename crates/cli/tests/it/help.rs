@@ -56,6 +56,15 @@ fn completions_are_generated_for_every_shell() {
 }
 
 #[test]
+fn the_help_of_policy_explain_names_the_built_in_roles() {
+    let help = Machine::new().run(&["policy", "explain", "--help"]).out;
+    let policy = policy::Policy::load(policy::Files::default()).unwrap();
+    for role in policy.roles() {
+        assert!(help.contains(&role.id), "{} is not in {help}", role.id);
+    }
+}
+
+#[test]
 fn doctor_checks_everything_and_says_how_to_fix_it() {
     let machine = Machine::new().with("PROLIFERATE_LISTEN", "127.0.0.1:0");
     let ended = machine.run(&["doctor", "--json"]);
@@ -63,6 +72,7 @@ fn doctor_checks_everything_and_says_how_to_fix_it() {
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<&str> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
     for name in [
+        "settings",
         "data dir",
         "disk space",
         "secrets",

@@ -106,7 +106,7 @@ fn a_changed_risk_of_a_tool_is_reported() {
 }
 
 /// A candidate policy in which the recorded tools are unchanged.
-fn unchanged_tool(tool: &str, _: &str) -> Option<ToolFacts> {
+fn unchanged_tool(tool: &str, _: &str, _: Option<Risk>) -> Option<ToolFacts> {
     ["transcription", "ocr", "x"].contains(&tool).then_some(ToolFacts {
         risk: Risk::Write,
         writes: None,
@@ -143,19 +143,28 @@ fn replay_reports_exactly_the_flipped_decisions() {
 #[test]
 fn replay_uses_the_tools_of_the_candidate() {
     let one = || [recorded("a", request())];
-    let gone = replay(&policy(), |_, _| None, one());
+    let gone = replay(&policy(), |_, _, _| None, one());
     assert_eq!((ids(&gone), gone.flips[0].now.reason.as_str()), (vec!["a"], "the tool is not available"));
-    let danger = |_: &str, _: &str| Some(ToolFacts { risk: Risk::Danger, writes: None, mode_key: None });
+    let danger = |_: &str, _: &str, _: Option<Risk>| {
+        Some(ToolFacts { risk: Risk::Danger, writes: None, mode_key: None })
+    };
     assert_eq!(ids(&replay(&policy(), danger, one())), ["a"]);
     let table = Write { table: "elsewhere".to_owned(), mode: WriteMode::Append };
-    let writes =
-        |_: &str, _: &str| Some(ToolFacts { risk: Risk::Write, writes: Some(table.clone()), mode_key: None });
+    let writes = |_: &str, _: &str, _: Option<Risk>| {
+        Some(ToolFacts { risk: Risk::Write, writes: Some(table.clone()), mode_key: None })
+    };
     assert_eq!(ids(&replay(&policy(), writes, one())), ["a"]);
     // A tool that did not exist at the time and exists now.
     let mut absent = request();
     let Action::Tool { registered, .. } = &mut absent.action else { panic!("a tool") };
     *registered = false;
-    assert_eq!(ids(&replay(&policy(), unchanged_tool, [recorded("b", absent)])), ["b"]);
+    assert_eq!(ids(&replay(&policy(), unchanged_tool, [recorded("b", absent.clone())])), ["b"]);
+    // A tool that is in no policy file.
+    let as_recorded = |_: &str, _: &str, risk: Option<Risk>| {
+        risk.map(|risk| ToolFacts { risk, writes: None, mode_key: None })
+    };
+    let both = [recorded("a", request()), recorded("b", absent)];
+    assert_eq!(replay(&policy(), as_recorded, both), Replay::default());
 }
 
 /// A candidate always has other versions than those demanded, so past denials by version pins say nothing
