@@ -137,8 +137,20 @@ impl Context {
 
     /// The URL on which the gateway of this data dir listens: the address that a running gateway has published,
     /// otherwise the configured one.
-    pub(crate) fn local_url(&self) -> Url {
+    fn local_url(&self) -> Url {
         DataDir::address(&self.config.data_dir).unwrap_or_else(|| gateway::url_of(self.config.listen))
+    }
+
+    /// The URL of the gateway that serves this data dir now. The configured address would not do: another program may
+    /// listen there, and must not be sent a token.
+    pub(crate) fn serving_url(&self) -> Result<Url, Failure> {
+        DataDir::address(&self.config.data_dir).ok_or_else(|| {
+            Failure::missing(format!(
+                "no gateway serves the data dir {} now: start it with `proliferate up`, or name another one with --url, \
+                 PROLIFERATE_URL or `proliferate login URL`",
+                self.config.data_dir.display()
+            ))
+        })
     }
 }
 

@@ -38,10 +38,14 @@ pub(crate) async fn connect_to_org(
         Some(url) => saved.for_url(url),
         None => saved.current(),
     };
-    let url = url.or_else(|| login.map(|login| login.url.clone())).unwrap_or_else(|| context.local_url());
+    let url = url.or_else(|| login.map(|login| login.url.clone()));
     let token = match token.or_else(|| login.map(|login| login.key.clone())) {
         Some(token) => token,
         None => first_owner(context, org).await?,
+    };
+    let url = match url {
+        Some(url) => url,
+        None => context.serving_url()?,
     };
     Ok(Client::new(url, &token)?)
 }

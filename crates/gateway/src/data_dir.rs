@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use tokio::sync::Mutex;
@@ -52,7 +52,11 @@ impl DataDir {
             .open(path.join(LOCK))
             .map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), lock }),
+            Ok(()) => {
+                // A killed predecessor left its address, where another program may listen by now.
+                forget_address(path).map_err(unusable)?;
+                Ok(Self { path: path.to_owned(), lock })
+            }
             Err(TryLockError::WouldBlock) => Err(DataDirError::Served { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -60,8 +64,7 @@ impl DataDir {
 }
 
 impl DataDir {
-    /// Writes the file that tells commands on this machine where we listen. Without it, they use the address in the
-    /// settings.
+    /// Writes the file that tells commands on this machine where we listen. Without it, they send nothing.
     pub fn announce(&self, url: &Url) {
         let (file, draft) = (self.path.join(ADDRESS), self.path.join(".address"));
         let written = std::fs::write(&draft, url.as_str()).and_then(|()| std::fs::rename(&draft, &file));
@@ -71,29 +74,35 @@ impl DataDir {
     }
 
     /// The address of the process that serves this folder now. The file of a killed process does not count: another
-    /// program may listen there, and must not be sent a token.
+    /// program may listen there, and must not be sent a token. So the address is read only while somebody holds the lock;
+    /// whoever takes the lock removes an earlier address first.
     pub fn address(path: &Path) -> Option<Url> {
-        let lock = std::fs::metadata(path.join(LOCK)).ok()?;
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
-        is_locked(&locks, lock.ino()).then(|| std::fs::read_to_string(path.join(ADDRESS)).ok())??.parse().ok()
+        is_served(path).then(|| std::fs::read_to_string(path.join(ADDRESS)).ok())??.parse().ok()
+    }
+}
+
+/// Whether a process holds the lock of this folder. A shared lock is refused exactly while somebody does, which the table
+/// in `/proc/locks` cannot promise: it changes between two reads. A gateway that starts at this moment tries again.
+fn is_served(path: &Path) -> bool {
+    let Ok(lock) = File::open(path.join(LOCK)) else { return false };
+    let tried = lock.try_lock_shared();
+    let _ = lock.unlock();
+    matches!(tried, Err(TryLockError::WouldBlock))
+}
+
+fn forget_address(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path.join(ADDRESS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.path.join(ADDRESS));
+        let _ = forget_address(&self.path);
         // Closing the file is not enough: a process that another thread forks at this moment has it open, too.
         let _ = self.lock.unlock();
     }
-}
-
-/// Whether the kernel's lock table has a lock on this file: `1: FLOCK  ADVISORY  WRITE 4711 00:2a:1234 0 EOF`.
-fn is_locked(locks: &str, inode: u64) -> bool {
-    locks.lines().any(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let of = |word: &&str| word.rsplit(':').next().is_some_and(|number| number.parse() == Ok(inode));
-        words.get(1) == Some(&"FLOCK") && words.get(5).is_some_and(of)
-    })
 }
 
 /// The number of bytes written to check for space: more than one block, but little.
@@ -155,6 +164,22 @@ mod tests {
         assert_eq!(DataDir::address(&path), None);
         std::fs::write(path.join(ADDRESS), url.as_str()).unwrap();
         assert_eq!(DataDir::address(&path), None, "a killed one's address");
+        let held = DataDir::hold(&path).unwrap();
+        assert_eq!(DataDir::address(&path), None, "its successor has not said yet where it listens");
+        held.announce(&url);
+        // A lock that many others take and leave meanwhile hides no gateway.
+        let missed = std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                for number in 0..200 {
+                    let other = File::create(parent.path().join(number.to_string())).unwrap();
+                    other.lock().unwrap();
+                }
+            });
+            let missed = (0..200).filter(|_| DataDir::address(&path).is_none()).count();
+            others.join().unwrap();
+            missed
+        });
+        assert_eq!(missed, 0, "it was missed");
     }
 
     #[test]

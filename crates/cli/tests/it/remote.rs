@@ -60,6 +60,20 @@ impl Laptop {
 }
 
 #[test]
+fn what_listens_at_the_configured_address_is_sent_nothing_while_no_gateway_serves() {
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let address = stranger.local_addr().unwrap().to_string();
+    let machine = Machine::new().with("PROLIFERATE_LISTEN", &address);
+    machine.serve_with(&[("PROLIFERATE_LISTEN", "127.0.0.1:0")]).kill();
+    std::fs::write(machine.data_dir().join("address"), format!("http://{address}/")).unwrap();
+    let refused = machine.run(&["session", "ls"]);
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    assert!(refused.err.contains("no gateway serves the data dir"), "{}", refused.err);
+    assert_eq!(stranger.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it was called");
+}
+
+#[test]
 fn a_login_with_a_key_serves_later_commands_until_logout() {
     let machine = Machine::new();
     let server = machine.serve();
