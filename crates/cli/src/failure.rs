@@ -107,7 +107,9 @@ impl From<StoreError> for Failure {
 impl From<VaultError> for Failure {
     fn from(error: VaultError) -> Self {
         match error {
-            VaultError::BadName | VaultError::BadValue => Self::usage(error.to_string()),
+            VaultError::BadName | VaultError::BadValue | VaultError::EmptyValue(_) => {
+                Self::usage(error.to_string())
+            }
             VaultError::Keyring(error) => error.into(),
             VaultError::Store(error) => error.into(),
             other => Self::failed(other.to_string()),

@@ -73,6 +73,8 @@ pub enum VaultError {
     BadName,
     #[error("the value of a secret has at most {MAX_VALUE} bytes and no NUL")]
     BadValue,
+    #[error("the value of the credential {0} is empty; an empty variable for sandboxes has the purpose env")]
+    EmptyValue(String),
     #[error("the secret is sealed with key {0}, which is neither USER_SECRETS_ENCRYPTION_KEY nor an old one")]
     UnknownKey(String),
     #[error(
@@ -355,6 +357,9 @@ fn checked(purpose: SecretPurpose, name: &str, value: &SecretString) -> Result<(
     }
     if value.expose_secret().len() > MAX_VALUE || value.expose_secret().contains('\0') {
         return Err(VaultError::BadValue);
+    }
+    if purpose == SecretPurpose::Platform && value.expose_secret().trim().is_empty() {
+        return Err(VaultError::EmptyValue(name.to_owned()));
     }
     Ok(())
 }

@@ -11,6 +11,12 @@ fn a_value_is_stored_encrypted_and_never_shown_again() {
     let set = machine.feed(&["secrets", "set", "API_TOKEN", "-"], &format!("{CANARY}\n"));
     assert_eq!((set.code, set.out.trim()), (0, "API_TOKEN stored"), "{}", set.err);
     assert_eq!(machine.run(&["secrets", "set", "API_TOKEN", CANARY]).out.trim(), "API_TOKEN replaced");
+    for empty in ["", " \n"] {
+        let refused = machine.feed(&["secrets", "set", "API_TOKEN", "-"], empty);
+        assert!(refused.code == 2 && refused.err.contains("API_TOKEN is empty"), "{}", refused.err);
+        assert_eq!(machine.feed(&["secrets", "set", "FLAG", "-", "--purpose", "env"], empty).code, 0);
+    }
+    assert_eq!(machine.run(&["secrets", "rm", "FLAG"]).code, 0);
     for args in [&["secrets", "ls"][..], &["secrets", "ls", "--json"]] {
         let listed = machine.run(args);
         assert!(listed.out.contains("API_TOKEN") && !listed.out.contains(CANARY), "{}", listed.out);

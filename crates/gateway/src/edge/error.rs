@@ -327,7 +327,9 @@ impl From<HubError> for ApiError {
 impl From<VaultError> for ApiError {
     fn from(error: VaultError) -> Self {
         match error {
-            VaultError::BadName | VaultError::BadValue => Self::bad_request(capitalised(&error.to_string())),
+            VaultError::BadName | VaultError::BadValue | VaultError::EmptyValue(_) => {
+                Self::bad_request(capitalised(&error.to_string()))
+            }
             VaultError::Store(error) => error.into(),
             other => Self::internal(other.to_string()),
         }

@@ -171,10 +171,14 @@ async fn a_name_is_a_variable_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_value_may_be_empty_and_up_to_its_limit() {
+async fn a_credential_is_not_blank_and_up_to_its_limit() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
-    for value in [String::new(), "x".repeat(MAX_VALUE), "line\nbreak \u{1f980}".to_owned()] {
+    for blank in ["", " \n"] {
+        let refused = gateway.app.vault.set(org, Scope::Org, "A", &blank.into(), None).await;
+        assert!(matches!(refused, Err(VaultError::EmptyValue(name)) if name == "A"));
+    }
+    for value in ["x".repeat(MAX_VALUE), "line\nbreak \u{1f980}".to_owned()] {
         gateway.app.vault.set(org, Scope::Org, "A", &value.as_str().into(), None).await.unwrap();
         let opened = gateway.app.vault.open_without_permit(org, Scope::Org, "A").await.unwrap().unwrap();
         assert_eq!(opened.expose_secret(), value);
