@@ -96,6 +96,6 @@ async fn secret(
 fn count_refusal(id: Option<AutomationId>, rejection: Rejection) -> ApiError {
     let reason = rejection.as_str();
     metrics::counter!("proliferate_webhooks_refused_total", "reason" => reason).increment(1);
-    tracing::warn!(automation = ?id, reason, "a webhook was refused");
+    tracing::warn!(automation = id.map(tracing::field::display), reason, "a webhook was refused");
     ApiError::invalid_signature()
 }
