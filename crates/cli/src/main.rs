@@ -52,6 +52,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use args::{Cli, Command};
 use context::Context;
 use failure::Failure;
+use login_contexts::LoginContexts;
 
 fn main() -> ExitCode {
     if let Some(code) = hidden::run() {
@@ -111,7 +112,37 @@ fn no_core_dumps() {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(one), maximum: Some(one) });
 }
 
+/// Says what a command of the operator acts on, if a login leads other commands elsewhere.
+fn note_login(context: &Context, command: &Command) {
+    let is_operators = matches!(
+        command,
+        Command::Policy(_)
+            | Command::Secrets(_)
+            | Command::Keys(_)
+            | Command::Users(_)
+            | Command::Orgs(_)
+            | Command::Egress(_)
+            | Command::Actions(_)
+            | Command::Audit(_)
+            | Command::Token(_)
+            | Command::LoginLink { .. }
+            | Command::Db(_)
+    );
+    if !is_operators || context.data_dir_option.is_some() {
+        return;
+    }
+    let saved = LoginContexts::load().unwrap_or_default();
+    if let Some(login) = saved.current() {
+        let dir = context.config.data_dir.display();
+        output::note(&format!(
+            "this acts on the data dir {dir} of this machine, not on the login {:?} ({})",
+            login.name, login.url
+        ));
+    }
+}
+
 async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
+    note_login(context, &command);
     match command {
         Command::Up(up) => serve::up(context, up.stop_agents).await,
         Command::Serve(_) => serve::serve(context).await,

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use client::{Client, Event, Watch};
 use proto::http::{
     AddRepo, AgentConfig, CreateConfiguration, CreateSession, ExecCommand, ExecFrame, RepoEntry, RepoPlace,
+    SubmittedSecret,
 };
 use proto::socket::ServerMessage;
 use proto::{ClientType, ConfigurationId, SessionId, SessionType};
@@ -25,7 +26,7 @@ pub(super) async fn create(context: &Context, client: Client, new: NewArgs) -> R
     if new.prompt.as_deref().is_some_and(|prompt| prompt.trim().is_empty()) {
         return Err(Failure::usage("--prompt is empty: say what the agent is to do, or leave it out"));
     }
-    check_branch(new.branch.as_deref())?;
+    check_branch(&new)?;
     let values = env::values(&new)?;
     let configuration_id = match (&new.configuration, &new.repo) {
         (Some(named), _) => Some(configurations::find(&client, named).await?),
@@ -38,11 +39,8 @@ pub(super) async fn create(context: &Context, client: Client, new: NewArgs) -> R
     let wanted = request(&new, configuration_id, initial_prompt);
     let made = client.create(&wanted, Some(&key(context))).await?;
     let id = made.session_id;
-    env::submit(&client, id, values).await?;
-    if let Some(branch) = &new.branch {
-        let _watching = work::wake(&client, id).await?;
-        check_out(&client, id, branch).await?;
-    }
+    let prepared = prepare(&client, id, values, new.branch.as_deref()).await;
+    prepared.map_err(|failure| failure.and(&left_behind(id)))?;
     let value = json!({ "id": id, "status": made.status, "configurationId": made.configuration_id });
     context.out.result(&value, &id.to_string());
     let sent = match &new.prompt {
@@ -58,6 +56,27 @@ pub(super) async fn create(context: &Context, client: Client, new: NewArgs) -> R
         boot(&client, id).await?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives a new session its values and its branch.
+async fn prepare(
+    client: &Client,
+    id: SessionId,
+    values: Vec<SubmittedSecret>,
+    branch: Option<&str>,
+) -> Result<(), Failure> {
+    env::submit(client, id, values).await?;
+    let Some(branch) = branch else { return Ok(()) };
+    let _watching = work::wake(client, id).await?;
+    check_out(client, id, branch).await
+}
+
+/// What to do about a session that exists, but is not as it was asked for.
+fn left_behind(id: SessionId) -> String {
+    format!(
+        "the session {id} was made nevertheless: `proliferate session show {id}` shows it, `proliferate session rm {id}` \
+         removes it"
+    )
 }
 
 fn request(
@@ -159,10 +178,13 @@ async fn configuration_of(client: &Client, repo: &RepoEntry) -> Result<Configura
     Ok(client.add_configuration(&CreateConfiguration { name: repo.name.clone(), repos }).await?.id)
 }
 
-fn check_branch(branch: Option<&str>) -> Result<(), Failure> {
+fn check_branch(new: &NewArgs) -> Result<(), Failure> {
     let fine =
         |branch: &str| !branch.is_empty() && !branch.starts_with('-') && !branch.contains([' ', ':', '\n']);
-    match branch {
+    match &new.branch {
+        Some(_) if new.repo.is_none() && new.configuration.is_none() => {
+            Err(Failure::usage("--branch is of a repository: name it with --repo or --configuration"))
+        }
         Some(branch) if !fine(branch) => Err(Failure::usage("--branch is not the name of a branch")),
         _ => Ok(()),
     }
@@ -190,7 +212,7 @@ async fn check_out(client: &Client, id: SessionId, branch: &str) -> Result<(), F
                 Some(ExecFrame::Exit { .. }) | None => {
                     let reason = String::from_utf8_lossy(&stderr);
                     let reason = format!("the branch {branch} cannot be checked out: {}", reason.trim());
-                    return Err(Failure::failed(reason).and(&format!("the session {id} exists without it")));
+                    return Err(Failure::failed(reason));
                 }
             }
         }

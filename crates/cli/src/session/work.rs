@@ -16,7 +16,7 @@ use crate::args::{DiffArgs, ExecArgs, LogsArgs};
 use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{BOLD, DIM, GREEN, RED, line, warn};
+use crate::output::{BOLD, DIM, GREEN, RED, line, note, warn};
 
 /// The largest standard input that is sent with a command.
 const MAX_INPUT: u64 = 512 * 1024;
@@ -106,6 +106,12 @@ pub(super) async fn diff(context: &Context, client: &Client, args: DiffArgs) -> 
     let diff = client.diff(id, args.base.as_deref()).await?;
     if context.out.is_json() {
         context.out.result(&json!(diff), "");
+        return Ok(());
+    }
+    if diff.repositories.is_empty() {
+        note(
+            "the session has no repository, so there is no diff: `session exec` and `session cp` show its files",
+        );
         return Ok(());
     }
     let several = diff.repositories.len() > 1;

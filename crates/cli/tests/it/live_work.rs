@@ -27,7 +27,20 @@ fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
     let slow = laptop.run(&["session", "exec", &id, "--timeout", "1", "--", "sleep", "60"]);
     assert_eq!(slow.code, 124, "{}", slow.err);
     let absent = laptop.run(&["session", "exec", &id, "--", "no-such-command"]);
-    assert!(absent.code == 1 && absent.err.contains("error"), "{}", absent.err);
+    assert!(
+        absent.code == 127 && absent.err.contains("no-such-command: command not found"),
+        "{}",
+        absent.err
+    );
+    let nothing = laptop.run(&["session", "diff", &id]);
+    assert!(
+        nothing.code == 0 && nothing.err.contains("has no repository"),
+        "{} {}",
+        nothing.out,
+        nothing.err
+    );
+    let branch = laptop.run(&["session", "new", "--branch", "main"]);
+    assert!(branch.code == 2 && branch.err.contains("--repo"), "{}", branch.err);
     let outside = laptop.run(&["session", "exec", &id, "--cwd", "/etc", "--", "ls"]);
     assert!(outside.code == 1 && outside.err.contains("relative to the workspace"), "{}", outside.err);
 
@@ -188,6 +201,8 @@ fn a_session_starts_from_a_repository_and_a_branch() {
     );
     let absent = machine.run(&["session", "new", "--repo", "app", "--branch", "nowhere"]);
     assert!(absent.code == 1 && absent.err.contains("cannot be checked out"), "{}", absent.err);
+    let left = absent.err.split("session rm ").nth(1).unwrap().split('`').next().unwrap().to_owned();
+    machine.json(&["session", "rm", &left]);
     let option = machine.run(&["session", "new", "--repo", "app", "--branch=--upload-pack=x"]);
     assert_eq!(option.code, 2, "{}", option.err);
     assert_eq!(machine.run(&["session", "new", "--repo", "unknown"]).code, 1);

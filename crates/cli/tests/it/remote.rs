@@ -92,6 +92,9 @@ fn a_login_with_a_key_serves_later_commands_until_logout() {
     let text = laptop.run(&["context", "ls"]).out;
     assert!(text.contains("work") && !text.contains(&key), "{text}");
 
+    let operators = laptop.run(&["users", "ls"]);
+    assert!(operators.err.contains("not on the login \"work\""), "{}", operators.err);
+
     // Options and settings count before the login, and its key goes nowhere else.
     let elsewhere = laptop.run(&["session", "ls", "--url", "http://127.0.0.1:9"]);
     assert_eq!(elsewhere.code, 3, "{}", elsewhere.err);

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use channel::Lane;
 use futures_util::stream;
 use proto::http::{ErrorBody, ExecCommand, ExecFrame};
-use sandboxd::protocol::Exec;
+use sandboxd::ClientError;
+use sandboxd::protocol::{Code, Exec};
 
 use super::auth::SessionAccess;
 use super::sandbox::{member, place};
@@ -55,14 +56,17 @@ pub(super) async fn exec(
     };
     let command = Command { exec, stdin: stdin.unwrap_or_default(), stopped: Box::pin(stopped) };
     let (user, session) = (member(&access)?.id, (access.session.org_id, access.session.id));
+    // In a folder that the caller names, it may be the folder that does not exist.
+    let program = request.command.into_iter().next().filter(|_| request.cwd.is_none());
     let running = sessions::run_command(&app.sessions, session, user, command).await?;
-    let frames = stream::unfold(Some(running), |running| async move {
+    let frames = stream::unfold((Some(running), program), |(running, program)| async move {
         let mut running = running?;
-        let (frame, running) = match running.next().await {
-            Some((lane, bytes)) => (output_frame(lane, &bytes), Some(running)),
-            None => (last_frame(running.end().await), None),
+        let (frames, running) = match running.next().await {
+            Some((lane, bytes)) => (vec![output_frame(lane, &bytes)], Some(running)),
+            None => (last_frames(running.end().await, program.as_deref()), None),
         };
-        Some((Ok::<_, std::convert::Infallible>(line(&frame)), running))
+        let lines: Vec<u8> = frames.iter().flat_map(line).collect();
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(lines)), (running, program)))
     });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
@@ -100,6 +104,18 @@ fn output_frame(lane: Lane, bytes: &[u8]) -> ExecFrame {
         Lane::Main => ExecFrame::Stdout { data },
         Lane::Errors => ExecFrame::Stderr { data },
     }
+}
+
+/// The end of a command. A program that does not exist ends as in a shell.
+fn last_frames(end: Option<CommandEnd>, program: Option<&str>) -> Vec<ExecFrame> {
+    if let (Some(CommandEnd::Failed(ClientError::Refused(refusal))), Some(program)) = (&end, program)
+        && refusal.code == Code::NotFound
+    {
+        let said = format!("{program}: command not found in the sandbox\n");
+        let exit = ExecFrame::Exit { exit_code: 127, timed_out: false, truncated: false };
+        return vec![output_frame(Lane::Errors, said.as_bytes()), exit];
+    }
+    vec![last_frame(end)]
 }
 
 fn last_frame(end: Option<CommandEnd>) -> ExecFrame {
