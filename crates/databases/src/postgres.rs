@@ -8,7 +8,7 @@ mod tls;
 mod values;
 
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -25,9 +25,10 @@ use self::values::{Parameter, to_json};
 use crate::rows::Collector;
 use crate::{Limits, Problem, Query, Rows, bounded, check_statement};
 
-/// The timeout of connecting and logging in, and of a cancellation.
+/// The timeout of connecting and logging in, and of all cancellations of a query.
 const CONNECTING: Duration = Duration::from_secs(5);
-/// How much later than the server we end a query ourselves, so that usually the server tells that it was late.
+/// How much later than the server we end a query ourselves, so that usually the server tells that it was late. Also the time
+/// between two cancellations.
 const LATER: Duration = Duration::from_millis(500);
 /// What the server may send beside rows: definitions of columns and types, notices.
 const OVERHEAD: usize = 256 << 10;
@@ -128,10 +129,13 @@ async fn run<T>(
         refuse(&client, ROLE).await?;
         work(&client, &exceeded).await
     };
-    let driven = timeout(limits.time + LATER, drive(work, connection));
-    let Ok((done, connection)) = driven.await else {
-        cancel_query(server, address, &cancel).await;
-        return Err(Problem::Timeout);
+    let (done, connection) = {
+        let mut driven = pin!(drive(work, connection));
+        let Ok(ended) = timeout(limits.time + LATER, driven.as_mut()).await else {
+            let _ = timeout(CONNECTING, cancel_until_ended(server, address, &cancel, driven)).await;
+            return Err(Problem::Timeout);
+        };
+        ended
     };
     // The connection says goodbye, so that the server's log does not show one that broke.
     drop(client);
@@ -153,15 +157,22 @@ async fn drive<T>(
     }
 }
 
-/// Ends the query on the server, which does not notice that its client is gone. That fails silently, because the server
-/// has a timeout of its own.
-async fn cancel_query(server: &Server, address: SocketAddr, cancel: &CancelToken) {
-    let cancelled = async {
+/// Ends the query on the server, which does not notice that its client is gone. One cancellation is not enough: the server
+/// ignores it between two messages, and takes it and the end of its own timeout for one, which a function may catch.
+async fn cancel_until_ended(
+    server: &Server,
+    address: SocketAddr,
+    cancel: &CancelToken,
+    mut driven: Pin<&mut impl Future>,
+) {
+    loop {
         if let Ok(stream) = connect(server, address).await {
             let _ = cancel.cancel_query_raw(stream, NoTls).await;
         }
-    };
-    let _ = timeout(CONNECTING, cancelled).await;
+        if timeout(LATER, driven.as_mut()).await.is_ok() {
+            return;
+        }
+    }
 }
 
 /// Begins the transaction of a query, with texts as `values` reads them.

@@ -1,6 +1,7 @@
 //! A database and a role of its own on the test server.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clock::Rng;
 use databases::postgres::Server;
@@ -58,9 +59,25 @@ impl World {
         execute(&self.server.database, sql).await.unwrap_or_default()
     }
 
+    /// Waits until a query of the administrator counts nothing.
+    pub(crate) async fn becomes_zero(&self, count: &str) {
+        becomes_zero(count, async || self.value(count).await).await;
+    }
+
     pub(crate) fn as_administrator(&self) -> Server {
         Server { user: administrator().0, ..self.server.clone() }
     }
+}
+
+/// Waits until the server answers this query with 0.
+pub(crate) async fn becomes_zero(count: &str, ask: impl AsyncFn() -> String) {
+    for _ in 0..600 {
+        if ask().await == "0" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the server still answers {} to {count}", ask().await);
 }
 
 /// Runs SQL, and returns the first value of its first row.

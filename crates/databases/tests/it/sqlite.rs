@@ -172,9 +172,12 @@ async fn a_query_ends_at_its_limits() {
     let held = std::sync::Arc::new(());
     let ended = sqlite::query(&world.file, plain(&slow), short, held.clone()).await;
     assert_eq!(ended, Err(Problem::Timeout));
-    while std::sync::Arc::strong_count(&held) > 1 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let released = async {
+        while std::sync::Arc::strong_count(&held) > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(WIDE.time, released).await.is_ok(), "the thread of a late query ends");
     // The threads of late queries end too: otherwise the runtime of this test would never shut down.
     let deep = format!("SELECT 1{}{}", "+(1".repeat(500), ")".repeat(500));
     assert!(matches!(run(&world.file, plain(&deep), WIDE).await, Err(Problem::Statement(_))));

@@ -14,19 +14,19 @@ use testkit::TlsFront;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
-use crate::server::execute_as;
+use crate::server::{becomes_zero, execute_as};
 use crate::{WIDE, plain};
 
 /// Starts a server that lets `reader` in only with a password over TLS, and prints its port.
 const START: &str = r#"
     . scripts/postgres.sh
-    start_postgres "$1/pg" off
+    init_postgres "$1/pg"
     data=$1/pg/data
     install -m 600 ${pg_as:+-o postgres} crates/testkit/fixtures/server.key "$data/server.key"
     install -m 644 crates/testkit/fixtures/server.pem "$data/server.crt"
     printf '%s\n' 'ssl = on' 'password_encryption = scram-sha-256' >>"$data/postgresql.conf"
     printf '%s\n' 'hostssl all reader 127.0.0.1/32 scram-sha-256' 'host all test 127.0.0.1/32 trust' >"$data/pg_hba.conf"
-    "${pg_as[@]}" "$pg_bin/pg_ctl" -D "$data" -w -m fast -l "$1/pg/log" restart >/dev/null 2>&1
+    run_postgres "$1/pg" off
     echo "$pg_port""#;
 
 /// A private server with TLS; dropping it stops it.
@@ -116,11 +116,5 @@ async fn a_session_over_tls_is_encrypted_authenticated_and_cancelled() {
         assert_eq!(run(&trusted, plain(sql), short).await, Err(Problem::Timeout), "{sql}");
     }
     let running = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'";
-    for _ in 0..600 {
-        if server.sql(running).await.as_deref() == Some("0") {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("a query is still running on the server");
+    becomes_zero(running, async || server.sql(running).await.unwrap_or_default()).await;
 }
