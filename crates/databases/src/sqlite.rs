@@ -1,6 +1,7 @@
 //! Queries on SQLite files. The file is opened for reading, below a folder that the operator has chosen; an authorizer
 //! refuses whatever is not a query, before it is compiled. Sorting happens in memory, which is limited, and never in files.
 
+mod functions;
 mod memory;
 
 use std::path::{Component, Path, PathBuf};
@@ -21,15 +22,16 @@ use crate::rows::{Collector, float, integer};
 use crate::{Limits, Problem, Query, Rows, bounded, check_statement};
 
 /// How many instructions of a query are executed between two checks of whether it is late.
-/// Few, because one call of a function such as `instr` may take long.
+/// Few, because one call of a function may take long.
 const CHECK_EVERY: i32 = 20;
 /// The limits of SQLite's manual for statements from strangers, with more room where real queries need it.
-const LIMITS: [(Limit, i32); 9] = [
+const LIMITS: [(Limit, i32); 10] = [
     (Limit::SQLITE_LIMIT_SQL_LENGTH, 100_000),
     (Limit::SQLITE_LIMIT_COLUMN, 500),
     (Limit::SQLITE_LIMIT_EXPR_DEPTH, 100),
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 50),
     (Limit::SQLITE_LIMIT_VDBE_OP, 25_000),
+    (Limit::SQLITE_LIMIT_FUNCTION_ARG, 127),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
     (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 100),
     (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 100),
@@ -38,8 +40,10 @@ const LIMITS: [(Limit, i32); 9] = [
 /// The pragmas that describe tables. All others are refused, since some change files or the process.
 const PRAGMAS: [&str; 6] =
     ["table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"];
-/// Functions that reach files or load code, if SQLite is built with them.
-const FUNCTIONS: [&str; 5] = ["load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"];
+/// Functions that reach files or load code, if SQLite is built with them, and those whose time grows with the square of
+/// their arguments and that `functions` cannot bound, because their results have a subtype.
+const REFUSED_FUNCTIONS: [&str; 7] =
+    ["load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "json_patch", "jsonb_patch"];
 
 /// A file below a folder that the operator has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +79,8 @@ pub async fn query(
     });
     match timeout(limits.time, work).await {
         Ok(Ok(rows)) => rows,
-        Ok(Err(_)) => Err(Problem::Broken),
+        // rusqlite panics if SQLite has no memory left to convert a text.
+        Ok(Err(_)) => Err(Problem::Memory(PER_QUERY_MIB)),
         Err(_) => Err(Problem::Timeout),
     }
 }
@@ -131,9 +136,10 @@ fn restrict(database: &Connection, limits: Limits, late: Arc<AtomicBool>) -> rus
     for (limit, value) in LIMITS {
         database.set_limit(limit, value)?;
     }
-    // A larger value could not be returned. The time of some functions grows with the square of it.
+    // A larger value could not be returned.
     let longest = i32::try_from(limits.bytes).unwrap_or(i32::MAX);
     database.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
+    functions::bound(database, longest, &late)?;
     database.progress_handler(CHECK_EVERY, Some(move || late.load(Ordering::Relaxed)))?;
     database.pragma_update(None, "query_only", true)?;
     database.pragma_update(None, "mmap_size", 0)?;
@@ -145,7 +151,7 @@ fn restrict(database: &Connection, limits: Limits, late: Arc<AtomicBool>) -> rus
 fn authorize(context: AuthContext<'_>) -> Authorization {
     let allowed = match context.action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => true,
-        AuthAction::Function { function_name } => !is_in(&FUNCTIONS, function_name),
+        AuthAction::Function { function_name } => !is_in(&REFUSED_FUNCTIONS, function_name),
         AuthAction::Pragma { pragma_name, .. } => is_in(&PRAGMAS, pragma_name),
         _ => false,
     };

@@ -108,6 +108,8 @@ async fn nothing_that_writes_or_leaves_the_file_is_executed() {
         "SELECT writefile('/tmp/x', 'y')",
         "SELECT readfile('/etc/passwd')",
         "SELECT fts3_tokenizer('simple')",
+        "SELECT json_patch('{}', '{}')",
+        "SELECT hex(jsonb_patch('{}', '{}'))",
         "PRAGMA writable_schema = ON",
         "PRAGMA query_only = OFF",
         "PRAGMA journal_mode = DELETE",
@@ -165,9 +167,9 @@ async fn a_query_ends_at_its_limits() {
     ] {
         assert_eq!(run(&world.file, plain(&late), short).await, Err(Problem::Timeout), "{late}");
     }
-    // Functions that take long for large values: many of them, between which the query is interrupted.
-    let slow = "instr(hex(zeroblob(30000)), hex(zeroblob(15000)) || '1')";
-    let slow = format!("SELECT {}", vec![slow; 250].join(", "));
+    // Without a loop nothing asks between the columns whether the query is late, except for slow functions.
+    let slow = |n| format!("trim(hex(zeroblob({n})), replace(hex(zeroblob(120)), '0', '1') || '0')");
+    let slow = format!("SELECT {}", (30_000..30_200).map(slow).collect::<Vec<_>>().join(", "));
     let short = Limits { time: Duration::from_millis(20), bytes: 64 << 10, ..WIDE };
     let held = std::sync::Arc::new(());
     let ended = sqlite::query(&world.file, plain(&slow), short, held.clone()).await;
@@ -181,6 +183,71 @@ async fn a_query_ends_at_its_limits() {
     // The threads of late queries end too: otherwise the runtime of this test would never shut down.
     let deep = format!("SELECT 1{}{}", "+(1".repeat(500), ")".repeat(500));
     assert!(matches!(run(&world.file, plain(&deep), WIDE).await, Err(Problem::Statement(_))));
+}
+
+/// Within such a call SQLite could not be interrupted.
+#[tokio::test]
+async fn a_single_call_of_a_function_cannot_take_long() {
+    let world = World::new();
+    let ones = "replace(hex(zeroblob(400000)), '0', '1')";
+    for sql in [
+        &format!("SELECT trim(hex(zeroblob(400000)), {ones} || '0')"),
+        &format!("SELECT ltrim(hex(zeroblob(400000)), {ones} || '0')"),
+        &format!("SELECT rtrim(hex(zeroblob(400000)), {ones} || '0')"),
+        "SELECT instr(hex(zeroblob(400000)), hex(zeroblob(200000)) || '1')",
+        "SELECT replace(hex(zeroblob(400000)), hex(zeroblob(200000)) || '1', 'x')",
+        "SELECT unhex(replace(hex(zeroblob(200000)), '0', ' '), hex(zeroblob(200000)) || ' ')",
+        "SELECT format(replace(hex(zeroblob(40000)), '0', '%.900000g'))",
+        "SELECT printf('%.99999999999999999999g')",
+    ] {
+        let said = world.refused(plain(sql)).await;
+        assert!(said.contains("too long together"), "{sql}: {said}");
+    }
+    let much = "SELECT length(replace(hex(zeroblob(400000)), '00', 'abc')) AS a, instr(hex(zeroblob(400000)), '1') AS b";
+    let limits = Limits { bytes: 2 << 20, ..WIDE };
+    assert_eq!(
+        json!(run(&world.file, plain(much), limits).await.unwrap().rows),
+        json!([{"a": 1_200_000, "b": 0}])
+    );
+    let longer = "SELECT replace(hex(zeroblob(400000)), '0', 'abcdef')";
+    assert_eq!(run(&world.file, plain(longer), WIDE).await, Err(Problem::TooLarge(WIDE.bytes)));
+}
+
+#[tokio::test]
+async fn bounded_functions_return_what_sqlite_returns() {
+    let world = World::new();
+    let values = "WITH v(x) AS (VALUES ('a,b,a'), ('äöä'), (''), (NULL), (12), (-1.5), (1e15), (0.1), (x'612c62'), (x''), \
+        ('%s|%5.2f'), ('a'), (','), ('ä'), (1), ('.'), ('61 62'), (' '), (char(0, 97)))";
+    let unrestricted = Connection::open_in_memory().unwrap();
+    for call in [
+        "instr(a.x, b.x)",
+        "replace(a.x, b.x, c.x)",
+        "trim(a.x, b.x) || ltrim(a.x, b.x) || rtrim(a.x, b.x)",
+        "trim(a.x)",
+        "unhex(a.x, b.x)",
+        "format(a.x, b.x, c.x)",
+        "printf(a.x, b.x)",
+        "printf()",
+    ] {
+        let sql = format!("{values} SELECT group_concat(quote({call}), ' ') AS x FROM v a, v b, v c");
+        let expected: String = unrestricted.query_row(&sql, [], |row| row.get(0)).unwrap();
+        let found = run(&world.file, plain(&sql), WIDE).await.unwrap();
+        assert_eq!(json!(found.rows), json!([{"x": expected}]), "{call}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_cannot_be_converted_is_too_much_memory() {
+    let world = World::new();
+    let wide = Connection::open(world.file.folder.join("wide.db")).unwrap();
+    wide.execute_batch("PRAGMA encoding = 'UTF-16'; CREATE TABLE t (x)").unwrap();
+    // The texts fit into the memory of a query, and the first one does not fit twice.
+    for columns in 80..86 {
+        let texts = (0..columns).map(|n| format!("hex(zeroblob({}))", 200_000 + n)).collect::<Vec<_>>();
+        let sql = format!("SELECT {} FROM (SELECT 1)", texts.join(", "));
+        let ended = run(&world.named("wide.db"), plain(&sql), WIDE).await;
+        assert!(matches!(ended, Err(Problem::Memory(_) | Problem::TooLarge(_))), "{columns}: {ended:?}");
+    }
 }
 
 #[tokio::test]
