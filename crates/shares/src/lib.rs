@@ -12,6 +12,8 @@ mod pool;
 mod rate;
 mod window;
 
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -83,6 +85,23 @@ impl Party {
     fn holders(&self) -> impl Iterator<Item = Holder> {
         [Some(self.first), self.second].into_iter().flatten()
     }
+}
+
+/// Keeps the half of the holders with the latest times. Of those with the time in the middle, it does not matter which.
+fn keep_later_half<V>(holders: &mut HashMap<Holder, V>, time: impl Fn(&V) -> Duration) {
+    let mut times: Vec<Duration> = holders.values().map(&time).collect();
+    let kept = times.len().div_ceil(2);
+    let (_, &mut middle, later) = times.select_nth_unstable(holders.len() - kept);
+    let mut equals = kept - later.iter().filter(|time| **time > middle).count();
+    holders.retain(|_, value| match time(value).cmp(&middle) {
+        Ordering::Less => false,
+        Ordering::Equal if equals == 0 => false,
+        Ordering::Equal => {
+            equals -= 1;
+            true
+        }
+        Ordering::Greater => true,
+    });
 }
 
 /// A refusal, because a share is used up.

@@ -11,7 +11,7 @@ use clock::Clock;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Holder, OverShare, Party};
+use super::{Holder, OverShare, Party, keep_later_half};
 
 /// The maximum number of buckets. Beyond it the fullest ones are evicted first, because that forgives their holders the
 /// least.
@@ -113,18 +113,9 @@ impl Rate {
 /// Evicts full buckets, and the fuller half if too many are still in use.
 fn forget(full_at: &mut HashMap<Holder, Duration>, now: Duration) {
     full_at.retain(|_, full_at| *full_at > now);
-    if full_at.len() <= MAX_KEYS {
-        return;
+    if full_at.len() > MAX_KEYS {
+        keep_later_half(full_at, |full_at| *full_at);
     }
-    let mut times: Vec<Duration> = full_at.values().copied().collect();
-    let middle = times.len() / 2;
-    let (_, median, _) = times.select_nth_unstable(middle);
-    let (median, mut left) = (*median, middle);
-    full_at.retain(|_, full_at| {
-        let keep = *full_at >= median && left > 0;
-        left -= usize::from(keep);
-        keep
-    });
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clock::Clock;
 use parking_lot::Mutex;
 
-use super::{Holder, OverShare, Party};
+use super::{Holder, OverShare, Party, keep_later_half};
 
 const WINDOW: Duration = Duration::from_mins(1);
 /// The maximum number of callers. Beyond it, those that have been quiet the longest are forgotten first.
@@ -20,7 +20,7 @@ pub struct Window {
     name: &'static str,
     per_minute: usize,
     clock: Clock,
-    /// The times of the requests that were let through in the last minute, oldest first. No list is empty.
+    /// The times of the requests that were let through in the last minute, oldest first.
     passed: Mutex<HashMap<Holder, VecDeque<Duration>>>,
 }
 
@@ -29,20 +29,26 @@ impl Window {
         Self { name, per_minute, clock, passed: Mutex::default() }
     }
 
-    /// Lets one request of a caller through, unless there were too many in the last minute. Its organization's share is not
-    /// touched.
-    pub fn take(&self, party: Party) -> Result<(), OverShare> {
+    /// Lets one request of a caller through, unless there were too many in the last minute, or another share refuses it,
+    /// which `take_other` takes. A refused request takes nothing.
+    pub fn take_with(
+        &self,
+        party: Party,
+        take_other: impl FnOnce() -> Result<(), OverShare>,
+    ) -> Result<(), OverShare> {
         let now = self.clock.elapsed();
         let mut passed = self.passed.lock();
-        let times = passed.entry(party.first).or_default();
-        while times.front().is_some_and(|at| now.saturating_sub(*at) >= WINDOW) {
-            times.pop_front();
+        if let Some(times) = passed.get_mut(&party.first) {
+            while times.front().is_some_and(|at| now.saturating_sub(*at) >= WINDOW) {
+                times.pop_front();
+            }
+            if let Some(oldest) = times.front().filter(|_| times.len() >= self.per_minute) {
+                let retry_after = (*oldest + WINDOW).saturating_sub(now);
+                return Err(OverShare::new(self.name, party.first.into(), retry_after));
+            }
         }
-        if let Some(oldest) = times.front().copied().filter(|_| times.len() >= self.per_minute) {
-            drop(passed);
-            return Err(OverShare::new(self.name, party.first.into(), (oldest + WINDOW).saturating_sub(now)));
-        }
-        times.push_back(now);
+        take_other()?;
+        passed.entry(party.first).or_default().push_back(now);
         if passed.len() > MAX_KEYS {
             forget(&mut passed, now);
         }
@@ -54,18 +60,9 @@ impl Window {
 fn forget(passed: &mut HashMap<Holder, VecDeque<Duration>>, now: Duration) {
     let last = |times: &VecDeque<Duration>| times.back().copied().unwrap_or_default();
     passed.retain(|_, times| now.saturating_sub(last(times)) < WINDOW);
-    if passed.len() <= MAX_KEYS {
-        return;
+    if passed.len() > MAX_KEYS {
+        keep_later_half(passed, last);
     }
-    let mut newest: Vec<Duration> = passed.values().map(last).collect();
-    let middle = newest.len() / 2;
-    let (_, median, _) = newest.select_nth_unstable(middle);
-    let (median, mut left) = (*median, middle);
-    passed.retain(|_, times| {
-        let keep = last(times) >= median && left > 0;
-        left -= usize::from(keep);
-        keep
-    });
 }
 
 #[cfg(test)]
@@ -81,6 +78,10 @@ mod tests {
         Party::session(SessionId::from(Uuid::from_u128(session)), OrgId::from(Uuid::from_u128(1)))
     }
 
+    fn take(window: &Window, party: Party) -> Result<(), OverShare> {
+        window.take_with(party, || Ok(()))
+    }
+
     fn window(per_minute: usize) -> (Window, Clock) {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         (Window::new("calls", per_minute, clock.clone()), clock)
@@ -91,7 +92,7 @@ mod tests {
         let (window, clock) = window(3);
         let mut passed = Vec::new();
         for second in 0..300_u64 {
-            if window.take(session(1)).is_ok() {
+            if take(&window, session(1)).is_ok() {
                 passed.push(second);
             }
             clock.advance(Duration::from_secs(1));
@@ -102,23 +103,53 @@ mod tests {
     #[test]
     fn a_refusal_says_when_the_oldest_request_leaves_the_window() {
         let (window, clock) = window(2);
-        assert!(window.take(session(1)).is_ok());
+        assert!(take(&window, session(1)).is_ok());
         clock.advance(Duration::from_secs(20));
-        assert!(window.take(session(1)).is_ok());
+        assert!(take(&window, session(1)).is_ok());
         clock.advance(Duration::from_secs(20));
-        let refusal = window.take(session(1)).unwrap_err();
+        let refusal = take(&window, session(1)).unwrap_err();
         assert_eq!((refusal.whose, refusal.retry_after), (ShareOwner::Session, Duration::from_secs(20)));
-        assert!(window.take(session(2)).is_ok(), "another session");
+        assert!(take(&window, session(2)).is_ok(), "another session");
         clock.advance(Duration::from_secs(20));
-        assert!(window.take(session(1)).is_ok());
-        assert!(window.take(session(1)).is_err());
+        assert!(take(&window, session(1)).is_ok());
+        assert!(take(&window, session(1)).is_err());
+    }
+
+    #[test]
+    fn a_request_that_another_share_refuses_takes_nothing() {
+        let (window, _) = window(2);
+        let refusal = OverShare::new("others", session(1).first.into(), Duration::from_secs(7));
+        for _ in 0..3 {
+            assert_eq!(window.take_with(session(1), || Err(refusal.clone())), Err(refusal.clone()));
+        }
+        assert!(take(&window, session(1)).is_ok());
+        assert!(take(&window, session(1)).is_ok());
+        let ended = window.take_with(session(1), || unreachable!("the other share is not touched"));
+        assert_eq!(ended.unwrap_err().what, "calls");
+    }
+
+    #[test]
+    fn callers_that_were_quiet_the_longest_are_forgotten_first() {
+        let (window, clock) = window(1);
+        let (quiet, recent) = (u128::try_from(MAX_KEYS).unwrap() - 20, 21);
+        for id in 0..quiet {
+            assert!(take(&window, session(id)).is_ok());
+        }
+        clock.advance(Duration::from_secs(1));
+        for id in quiet..quiet + recent {
+            assert!(take(&window, session(id)).is_ok());
+        }
+        assert_eq!(window.passed.lock().len(), (MAX_KEYS + 1).div_ceil(2));
+        for id in quiet..quiet + recent {
+            assert!(take(&window, session(id)).is_err(), "{id} has used its quota");
+        }
     }
 
     #[test]
     fn the_number_of_callers_is_bounded() {
         let (window, clock) = window(1);
         for id in 0..u128::try_from(MAX_KEYS).unwrap() * 2 {
-            assert!(window.take(session(id)).is_ok());
+            assert!(take(&window, session(id)).is_ok());
             assert!(window.passed.lock().len() <= MAX_KEYS + 1);
         }
         clock.advance(WINDOW);

@@ -39,8 +39,8 @@ pub(crate) enum ActionError {
 impl Actions {
     /// Takes one invocation from the share of a caller. One beyond the share is counted in the ledger.
     pub(crate) fn take(&self, caller: &ActionCaller) -> Result<(), OverShare> {
-        let own = self.invocations.take(caller.party());
-        let taken = own.and_then(|()| self.invocations_of_org.take(Party::org(caller.org()), 1));
+        let take_from_org = || self.invocations_of_org.take(Party::org(caller.org()), 1);
+        let taken = self.invocations.take_with(caller.party(), take_from_org);
         taken.inspect_err(|_| self.gate.count_unrecorded(caller.org(), caller.actor().0))
     }
 
