@@ -1,5 +1,5 @@
 //! Requests that are refused before they become calls of the gate. The ledger has an event for each of them whose caller
-//! is known, within the caller's share.
+//! is known, within the caller's share; what is beyond is counted.
 
 use axum::http::StatusCode;
 use gate::Attempt;
@@ -12,8 +12,10 @@ use crate::app::AppState;
 /// so that the caller retries.
 pub(super) async fn record_refusal(app: &AppState, attempt: &Attempt, refusal: ApiError) -> ApiError {
     let (status, problem) = refusal.status_and_text();
-    // Whatever limits a caller counts what is beyond its share.
     if status == StatusCode::TOO_MANY_REQUESTS {
+        if let Some(org) = attempt.org.filter(|_| refusal.is_uncounted()) {
+            app.gate.count_unrecorded(org, attempt.actor.clone());
+        }
         return refusal;
     }
     let outcome = if status == StatusCode::FORBIDDEN { Outcome::Deny } else { Outcome::Failure };

@@ -31,6 +31,8 @@ pub struct ApiError {
     wrong_shape: bool,
     /// The number of seconds in the `Retry-After` header.
     retry_after: Option<u64>,
+    /// The caller holds its share of slots or memory, which, unlike the gate, counts nobody's attempts.
+    uncounted: bool,
 }
 
 impl ApiError {
@@ -41,6 +43,7 @@ impl ApiError {
             cause: None,
             wrong_shape: false,
             retry_after: None,
+            uncounted: false,
         }
     }
 
@@ -230,7 +233,7 @@ impl From<OverShare> for ApiError {
             _ => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited),
         };
         let retry_after = Some(over.retry_after_seconds());
-        Self { retry_after, ..Self::new(status, code, over.to_string()) }
+        Self { retry_after, uncounted: true, ..Self::new(status, code, over.to_string()) }
     }
 }
 
@@ -340,6 +343,11 @@ impl ApiError {
     /// The status and text that the client would get.
     pub(super) fn status_and_text(&self) -> (StatusCode, &str) {
         (self.status, &self.body.error)
+    }
+
+    /// Whether this is a refusal by a share that counts nobody's attempts.
+    pub(super) fn is_uncounted(&self) -> bool {
+        self.uncounted
     }
 
     /// The value of the `Retry-After` header, if the response has one.

@@ -7,7 +7,7 @@ use proto::http::{
     ErrorBody, ExposePort, OkReply, ServiceEntry, ServiceList, ServiceLog, StartService, TestServices,
     TestServicesReply,
 };
-use proto::{JsonObject, SessionId, text};
+use proto::{ErrorCode, JsonObject, SessionId, text};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -160,7 +160,9 @@ async fn perform(
     let result = app.gate.call(request(app, access, act, parameters).await?).await;
     match result.outcome {
         CallOutcome::Success => Ok(result.output.and_then(|output| output.data).unwrap_or_default()),
-        CallOutcome::OverShare { .. } => Err(ApiError::too_many("Too many calls")),
+        CallOutcome::OverShare { retry_after, .. } => {
+            Err(ApiError::over_limit(ErrorCode::RateLimited, result.text(), retry_after))
+        }
         CallOutcome::Unavailable | CallOutcome::Conflict => {
             Err(ApiError::unavailable("The gate", "a service tool could not be called"))
         }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use gate::{Attempt, BreakGlass, CallOutcome, CallRequest, CallResult, EntryPoint, RunRequest, Target};
 use ledger::payload_hash;
 use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
-use proto::{SessionId, ToolErrorCode};
+use proto::{ErrorCode, SessionId, ToolErrorCode};
 use serde_json::{Value, json};
 use store::SandboxSession;
 use utoipa::openapi::{OpenApi, RefOr, Schema};
@@ -55,9 +55,8 @@ pub(super) async fn callback(
         CallOutcome::Conflict => Err(ApiError::conflict(
             "This tool_call_id was used before with other arguments; nothing was done",
         )),
-        CallOutcome::OverShare { .. } => {
-            let message = result.reply.error.map(|error| error.message);
-            Err(ApiError::too_many(message.as_deref().unwrap_or("Too many calls")))
+        CallOutcome::OverShare { retry_after, .. } => {
+            Err(ApiError::over_limit(ErrorCode::RateLimited, result.text(), retry_after))
         }
         // Nothing was done. The tool inside the sandbox retries on its own.
         CallOutcome::Unavailable => {

@@ -200,6 +200,30 @@ async fn counted_refusals_are_recorded_when_the_gateway_stops() {
     assert_eq!(counts(&events), ["unrecorded calls: 7"]);
 }
 
+#[tokio::test]
+async fn attempts_beyond_the_share_of_request_slots_are_counted() {
+    let world = World::on(Setup::sqlite()).await;
+    let app = world.gateway.app.clone();
+    let own = session(&app, world.team.org).await;
+    let token = sandbox_token(&app, own).await;
+    let (org, running, http) = (world.team.org, world.gateway.serve(), client());
+    let (mut held, sharer) = (Vec::new(), shares::Party::session(own, org));
+    while let Ok(slot) = app.shares.requests.take(sharer, 1) {
+        held.push(slot);
+    }
+    for path in [format!("/proliferate/{own}/actions/invoke"), "/mcp".to_owned()] {
+        let call = http.post(running.url(&path)).bearer_auth(&token).json(&json!({}));
+        assert_eq!(call.send().await.unwrap().status().as_u16(), 429, "{path}");
+    }
+    drop(held);
+    let gateway = running.stop().await.start().await;
+    let filter = store::EventFilter { run_id: None, case_id: None, after: -1, limit: 10_000 };
+    let events = gateway.app.store.ledger_events(org, &filter).await.unwrap();
+    let events: Vec<Value> =
+        events.iter().map(|event| serde_json::from_str(&event.record).unwrap()).collect();
+    assert_eq!(counts(&events), ["unrecorded calls: 2"]);
+}
+
 /// The artifact id that the parameters of a call would have.
 fn input_of(org: OrgId, case: &str, parameters: &Value) -> String {
     let hash = ledger::sha256(ledger::canonical(parameters).unwrap().as_bytes()).to_string();
