@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, Response};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
 use policy::Hints;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation,
@@ -18,7 +19,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData as McpError, ServerHandler};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// What a client can do here: the tools of one caller.
 pub trait Toolbox: Send + Sync + 'static {
@@ -83,10 +84,28 @@ pub async fn answer(
         .disable_allowed_hosts()
         .with_max_request_body_bytes(request.body().len());
     let server = move || Ok(Server { toolbox: toolbox.clone(), name, version });
+    let is_json = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     let service = StreamableHttpService::new(server, Arc::new(NeverSessionManager::default()), config);
     let (parts, body) = service.handle(request.map(Full::new)).await.into_parts();
+    // The SDK answers JSON of the wrong shape as if it were of the wrong type.
+    if is_json && parts.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+        return invalid_request();
+    }
     let Ok(body) = body.collect().await;
     Response::from_parts(parts, body.to_bytes())
+}
+
+/// The error of JSON-RPC for a message that is none.
+fn invalid_request() -> Response<Bytes> {
+    let error = ErrorData::invalid_request("the body is not a message of the Model Context Protocol", None);
+    let body = json!({"jsonrpc": "2.0", "id": null, "error": error}).to_string();
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 struct Server {
@@ -158,8 +177,6 @@ fn is_list_of_texts(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
