@@ -83,6 +83,9 @@ CREATE TABLE device_logins (
     denied_at TIMESTAMPTZ,
     org_id UUID,
     user_id UUID,
+    -- The API key or login that approved it, by hash; neither for a user's token. The approval ends with it.
+    key_hash BYTEA,
+    login_hash BYTEA,
     FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE,
     CHECK ((org_id IS NULL) = (user_id IS NULL))
 );

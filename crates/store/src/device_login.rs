@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::db::{read, write};
 use crate::gate::administer;
 use crate::key::INSERT_KEY;
-use crate::{NewApiKey, Store, StoreError, TokenHash};
+use crate::{NewApiKey, Standing, Store, StoreError, TokenHash, UserCredential};
 
 /// The most devices that may wait at the same time. Nobody has authenticated them, so they must not fill the disk.
 const MOST_WAITING: i64 = 10_000;
@@ -86,26 +86,36 @@ impl Store {
     pub async fn decide_device_login(
         &self,
         user_code: &str,
-        by: Option<(OrgId, UserId)>,
+        by: Option<Standing>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE device_logins SET org_id = $3, user_id = $4, denied_at = $5
+        const SQL: &str =
+            "UPDATE device_logins SET org_id = $3, user_id = $4, denied_at = $5, key_hash = $6, login_hash = $7
             WHERE user_code = $1 AND expires_at > $2 AND user_id IS NULL AND denied_at IS NULL";
-        let (org, user) = (by.map(|(org, _)| org.uuid()), by.map(|(_, user)| user.uuid()));
+        let (org, user) = (by.map(|by| by.org_id.uuid()), by.map(|by| by.user_id.uuid()));
+        let credential = by.map(|by| by.credential);
         let denied = by.is_none().then_some(now);
         let user_code = user_code.to_owned();
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL)
-                .bind(user_code).bind(now).bind(org).bind(user).bind(denied).execute(&mut *tx).await?;
+                .bind(user_code).bind(now).bind(org).bind(user).bind(denied)
+                .bind(credential.and_then(UserCredential::key_hash))
+                .bind(credential.and_then(UserCredential::login_hash))
+                .execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this login")) } else { Ok(()) }
         })
         .map_err(|error: StoreError| error.on_constraint("this login", "this member"))
     }
 
-    /// Exchanges an approved login for an API key of the member who approved it. `false` if somebody else was faster.
+    /// Exchanges an approved login for an API key of the member who approved it. `false` if somebody else was faster, or if
+    /// the credential that approved it has ended: otherwise a stolen key would outlive its revocation.
     pub async fn redeem_device_login(&self, hash: &TokenHash, key: NewApiKey) -> Result<bool, StoreError> {
         const TAKE: &str = "DELETE FROM device_logins
-            WHERE device_hash = $1 AND org_id = $2 AND user_id = $3 AND expires_at > $4";
+            WHERE device_hash = $1 AND org_id = $2 AND user_id = $3 AND expires_at > $4
+            AND (key_hash IS NULL OR EXISTS (SELECT 1 FROM api_keys k
+                WHERE k.key_hash = device_logins.key_hash AND k.revoked_at IS NULL))
+            AND (login_hash IS NULL OR EXISTS (SELECT 1 FROM login_sessions l
+                WHERE l.token_hash = device_logins.login_hash AND l.ended_at IS NULL AND l.expires_at > $4))";
         let hash = hash.to_vec();
         administer!(self, tx => {
             let taken = sqlx::query(TAKE)

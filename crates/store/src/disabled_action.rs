@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::db::{find, read};
 use crate::gate::administer;
-use crate::row::from_row;
+use crate::row::{from_row, storable};
 use crate::{Store, StoreError};
 
 /// How many sources and actions a user may disable in one organization.
@@ -89,7 +89,7 @@ impl Store {
                 OR (d.action_id = '' AND substr($5, 1, length(d.source_id) + 1) = d.source_id || ':'))
             ORDER BY d.action_id LIMIT 1"
         );
-        let (org, [user, session, of_key]) = (org.uuid(), chooser.ids());
+        let (org, [user, session, of_key], key) = (org.uuid(), chooser.ids(), storable(key.to_owned()));
         Ok(find!(self, SQL, org, user, session, of_key, key)?)
     }
 

@@ -100,7 +100,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         const SQL: &str = "UPDATE questions SET state = $3, answers = $4, answered_by = $5, delivered = $6
             WHERE session_id = $1 AND id = $2 AND state = 'open'";
-        let (owner, id) = (*owner, id.to_owned());
+        let (owner, id) = (*owner, storable(id.to_owned()));
         let Settlement { state, answers, by, delivered } = settlement;
         let answers: Vec<Vec<String>> =
             answers.into_iter().map(|texts| texts.into_iter().map(storable).collect()).collect();
@@ -116,7 +116,7 @@ impl Store {
     /// Records that the agent has the answer, or never needs it.
     pub async fn mark_question_delivered(&self, owner: &Owner, id: &str) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE questions SET delivered = $3 WHERE session_id = $1 AND id = $2";
-        let (owner, id) = (*owner, id.to_owned());
+        let (owner, id) = (*owner, storable(id.to_owned()));
         write!(self, Disk, tx => {
             fenced!(tx, owner, HOLD);
             sqlx::query(SQL).bind(owner.session().uuid()).bind(id).bind(true).execute(&mut *tx).await?;
@@ -142,7 +142,7 @@ impl Store {
     /// One question of a session, in any state.
     pub async fn question(&self, session: SessionId, id: &str) -> Result<Option<StoredQuestion>, StoreError> {
         const SQL: &str = questions!("WHERE session_id = $1 AND id = $2");
-        let (session, id) = (session.uuid(), id.to_owned());
+        let (session, id) = (session.uuid(), storable(id.to_owned()));
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).bind(id).fetch_optional(pool).await)?)
     }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::db::{read, write};
 use crate::gate::administer;
-use crate::row::{from_row, word};
+use crate::row::{from_row, storable, word};
 use crate::{Store, StoreError};
 
 /// The sessions that may use a secret: all of the organization, those of one repository or configuration, or one.
@@ -220,7 +220,7 @@ impl Store {
         key: &str,
     ) -> Result<Option<Sealed>, StoreError> {
         const SQL: &str = by_owner!("SELECT key_id, nonce, ciphertext FROM secrets", " AND purpose = $5");
-        let owner = scope.owner(org);
+        let (owner, key) = (scope.owner(org), storable(key.to_owned()));
         Ok(read!(self, pool => {
             sqlx::query_as(SQL)
                 .bind(org.uuid()).bind(scope.as_str()).bind(key).bind(owner).bind(purpose.as_str())

@@ -154,7 +154,7 @@ pub(super) async fn approve(
     Path(code): Path<String>,
 ) -> Result<Json<OkReply>, ApiError> {
     let login = find_undecided_login(&app, &user, &code).await?;
-    app.store.decide_device_login(&login.user_code, Some((user.org, user.id)), app.clock.now()).await?;
+    app.store.decide_device_login(&login.user_code, Some(user.standing()), app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
 

@@ -210,7 +210,7 @@ impl WorkspaceRepo {
     pub(super) async fn branch(&self) -> Result<Option<String>, GitError> {
         let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
         let branch = head.text();
-        Ok((head.code == 0 && is_branch_name(&branch) && branch != "HEAD").then_some(branch))
+        Ok((head.code == 0 && is_branch_name(&branch)).then_some(branch))
     }
 
     /// The branch that is checked out, which may be unborn, and its last commit.
@@ -299,11 +299,13 @@ pub(super) fn normalized(path: &str) -> &str {
     if path == "." { "" } else { path }
 }
 
-/// A branch name that git accepts and cannot mistake for an option.
+/// A branch name that git accepts and cannot mistake for an option or for another ref.
 pub(super) fn is_branch_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     !name.is_empty()
         && name.len() <= 200
+        && !["HEAD", "@"].contains(&name)
+        && !name.starts_with("refs/")
         && !name.starts_with(['-', '/', '.'])
         && !name.ends_with(['/', '.'])
         && name.strip_suffix(".lock").is_none()

@@ -73,7 +73,7 @@ async fn an_approved_device_gets_one_key_of_the_member_who_approved_it() {
 }
 
 #[tokio::test]
-async fn a_device_login_ends_when_it_is_denied_expires_or_its_member_leaves() {
+async fn a_device_login_ends_when_it_is_denied_or_expires_and_with_its_approver() {
     let clock = Clock::manual(Clock::system().now());
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.clock(&clock).start().await;
@@ -81,6 +81,15 @@ async fn a_device_login_ends_when_it_is_denied_expires_or_its_member_leaves() {
         let (denied, code) = started(&gateway, "one").await;
         assert_eq!(answer(&gateway, &code, "deny", &ada.token).await, 200);
         assert_eq!(poll(&gateway, &denied).await.1["error"], "access_denied");
+
+        let (first, code) = started(&gateway, "a stolen key").await;
+        assert_eq!(answer(&gateway, &code, "approve", &ada.token).await, 200);
+        let (_, stolen) = poll(&gateway, &first).await;
+        let (heir, code) = started(&gateway, "its heir").await;
+        assert_eq!(answer(&gateway, &code, "approve", stolen["token"].as_str().unwrap()).await, 200);
+        let key = format!("/v1/keys/{}", stolen["keyId"].as_str().unwrap());
+        assert_eq!(gateway.call("DELETE", &key).bearer(&ada.token).status().await, 200);
+        assert_eq!(poll(&gateway, &heir).await.1["error"], "invalid_device_code");
 
         let (left, code) = started(&gateway, "two").await;
         assert_eq!(answer(&gateway, &code, "approve", &ada.token).await, 200);

@@ -51,6 +51,11 @@ async fn a_question_is_settled_once_and_delivered_once(b: &Backend) {
     assert_eq!(b.store.org_questions(one, 10).await.unwrap(), open);
     assert!(b.store.org_questions(org(&b.store, 2).await, 10).await.unwrap().is_empty());
 
+    let unstorable = "q1\0";
+    assert!(b.store.question(id(40), unstorable).await.unwrap().is_none());
+    assert!(!b.store.settle_question(&owner, unstorable, answered()).await.unwrap());
+    b.store.mark_question_delivered(&owner, unstorable).await.unwrap();
+
     assert!(b.store.settle_question(&owner, "q1", answered()).await.unwrap());
     assert!(!b.store.settle_question(&owner, "q1", answered()).await.unwrap(), "it is not open any more");
     assert!(b.store.open_questions(id(40)).await.unwrap().is_empty());

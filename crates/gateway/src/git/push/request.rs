@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::super::pkt_line::{self, Malformed, Packet};
+use super::super::workspace::is_branch_name;
 
 /// The largest accepted list, in bytes.
 const MAX_LIST: usize = 512 * 1024;
@@ -161,12 +162,13 @@ pub(in crate::git) fn is_object_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
-/// A full ref name that git accepts.
+/// A full ref name that git accepts. Branches have the same names as those that people create.
 fn is_ref_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     let part =
         |part: &str| !part.is_empty() && !part.starts_with('.') && part.strip_suffix(".lock").is_none();
     name.starts_with("refs/")
+        && name.strip_prefix("refs/heads/").is_none_or(is_branch_name)
         && name.len() <= MAX_NAME
         && name.split('/').all(part)
         && !name.ends_with('.')
@@ -235,6 +237,9 @@ mod tests {
             (line((OLD, NEW), "refs/heads/../x"), "a parent path"),
             (line((OLD, NEW), "refs/heads/x.lock"), "a lock file"),
             (line((OLD, NEW), "refs//x"), "an empty component"),
+            (line((OLD, NEW), "refs/heads/--upload-pack=x"), "a branch that looks like an option"),
+            (line((OLD, NEW), "refs/heads/HEAD"), "a branch that hides the head"),
+            (line((OLD, NEW), "refs/heads/refs/tags/v9"), "a branch that looks like a tag"),
             (line((OLD, NEW), "refs/heads/a\rb"), "a control character"),
             (line((OLD, NEW), &format!("refs/heads/{}", "x".repeat(300))), "a long name"),
             (line((&upper, NEW), "refs/heads/a"), "an id in upper case"),
