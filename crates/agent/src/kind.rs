@@ -15,6 +15,10 @@ pub trait AgentType: Send + Sync {
     /// How to start the program. This must not depend on the session: the process may have been started for the pool.
     fn launch(&self, setup: &Setup<'_>) -> Launch;
 
+    /// The folder in the agent's home with its history of sessions, in which secrets are overwritten in copies. The
+    /// agent must still read the history when the texts in it have changed.
+    fn history_folder(&self) -> Option<&'static str>;
+
     /// Prepares a client for an agent. This opens no connection.
     fn client(&self, dial: Arc<dyn Dial>, endpoint: &Endpoint) -> Result<Arc<dyn AgentClient>, AgentError>;
 

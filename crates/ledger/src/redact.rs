@@ -69,6 +69,11 @@ impl Redactor {
         Self { secrets: self.secrets.iter().chain(&other.secrets).cloned().collect() }
     }
 
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.secrets.is_empty()
+    }
+
     /// How much memory the secrets take.
     pub fn memory(&self) -> usize {
         self.secrets.iter().map(|secrets| secrets.memory_usage()).sum()
@@ -81,7 +86,7 @@ impl Redactor {
 
     /// Whether a known secret is in a text.
     pub fn is_known_in(&self, text: &str) -> bool {
-        !self.find_known(text).is_empty()
+        !self.find_known(text.as_bytes()).is_empty()
     }
 
     /// Removes known secrets from the keys and values of a JSON value, and nothing that only looks like one.
@@ -117,7 +122,7 @@ impl Redactor {
 
     fn replace_known(&self, text: &str) -> String {
         let (mut out, mut done) = (String::with_capacity(text.len()), 0);
-        for found in self.find_known(text) {
+        for found in self.find_known(text.as_bytes()) {
             out.push_str(text.get(done..found.start).unwrap_or_default());
             out.push_str(REDACTED);
             done = found.end;
@@ -127,11 +132,10 @@ impl Redactor {
     }
 
     /// Finds known secrets in a text, also wrapped into lines, percent-encoded, and escaped as in JSON strings.
-    fn find_known(&self, text: &str) -> Vec<Range<usize>> {
+    pub fn find_known(&self, text: &[u8]) -> Vec<Range<usize>> {
         if self.secrets.is_empty() {
             return Vec::new();
         }
-        let text = text.as_bytes();
         let mut found = self.find_literal(text);
         if let Some(joined) = join_lines(text) {
             found.extend(joined.sources(&self.find_literal(&joined.bytes)));

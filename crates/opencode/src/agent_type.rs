@@ -31,6 +31,10 @@ impl AgentType for OpenCode {
         Files(setup).launch()
     }
 
+    fn history_folder(&self) -> Option<&'static str> {
+        Some(".local/share/opencode")
+    }
+
     fn client(
         &self,
         dial: Arc<dyn agent::Dial>,

@@ -16,7 +16,7 @@ use url::{Host, Url};
 
 use crate::error::{Capability, SandboxError};
 use crate::provider::{
-    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
     SandboxInfo, SandboxState,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
@@ -107,7 +107,7 @@ impl Provider for AttachProvider {
         Ok(EnsureOutcome { id: spec.id.clone(), recovered, made_files: false })
     }
 
-    async fn snapshot(&self, _: &SandboxId, _: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(&self, _: &SandboxId, _: &[PathBuf], _: CleanCopy) -> Result<SnapshotId, SandboxError> {
         Err(SandboxError::Unsupported(Capability::DurableSnapshot))
     }
 

@@ -3,6 +3,7 @@
 //! If a provider declares that it lacks a capability, the check expects the typed error instead.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -123,7 +124,10 @@ async fn snapshots_can_be_started(subject: &Subject<'_>) -> Result<(), String> {
     let provider = subject.provider;
     let id = (subject.echo)("conform").id;
     let mut spec = (subject.echo)("conform-fork");
-    let snapshot = match (provider.capabilities().durable_snapshot, provider.snapshot(&id, &[]).await) {
+    let snapshot = match (
+        provider.capabilities().durable_snapshot,
+        provider.snapshot(&id, &[], Arc::new(|_| Ok(()))).await,
+    ) {
         (false, Err(SandboxError::Unsupported(Capability::DurableSnapshot))) => None,
         (true, Ok(snapshot)) => Some(snapshot),
         (_, other) => return Err(fail("a snapshot must work as declared", &other)),

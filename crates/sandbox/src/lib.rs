@@ -20,7 +20,7 @@ mod tree;
 
 pub use error::{Capability, SandboxError};
 pub use provider::{
-    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
     SandboxInfo, SandboxState,
 };
 pub use spec::{Limits, SandboxId, SnapshotId, Spec};

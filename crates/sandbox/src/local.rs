@@ -47,7 +47,7 @@ use self::records::Folders;
 use self::uids::Uids;
 use crate::error::SandboxError;
 use crate::provider::{
-    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
     SandboxInfo,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
@@ -173,11 +173,16 @@ impl Provider for LocalProvider {
         .await
     }
 
-    async fn snapshot(&self, id: &SandboxId, without: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(
+        &self,
+        id: &SandboxId,
+        without: &[PathBuf],
+        clean: CleanCopy,
+    ) -> Result<SnapshotId, SandboxError> {
         let (inner, id, without) = (self.0.clone(), id.clone(), without.to_vec());
         self.run_to_completion(async move {
             let _guard = inner.lock(&id).await;
-            inner.snapshot(&id, without).await
+            inner.snapshot(&id, without, clean).await
         })
         .await
     }

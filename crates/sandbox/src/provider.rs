@@ -1,6 +1,8 @@
 //! The trait of all sandbox providers.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -77,6 +79,9 @@ pub struct Capabilities {
     pub isolation: Isolation,
 }
 
+/// Changes the copied files of a sandbox's home before they become a snapshot. What they contain is hostile.
+pub type CleanCopy = Arc<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
+
 /// A provider of sandboxes. Calls for different sandboxes run concurrently, calls for the same sandbox one at a
 /// time.
 #[async_trait]
@@ -88,8 +93,14 @@ pub trait Provider: Send + Sync {
     async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError>;
 
     /// Copies the files under a new name that outlives the sandbox, excluding the given files and folders of the
-    /// home. The excluded files stay in the sandbox and are never written to the copy.
-    async fn snapshot(&self, id: &SandboxId, without: &[PathBuf]) -> Result<SnapshotId, SandboxError>;
+    /// home. The excluded files stay in the sandbox and are never written to the copy. The copy counts only when it was
+    /// cleaned, which happens while the sandbox goes on.
+    async fn snapshot(
+        &self,
+        id: &SandboxId,
+        without: &[PathBuf],
+        clean: CleanCopy,
+    ) -> Result<SnapshotId, SandboxError>;
 
     async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), SandboxError>;
 

@@ -55,6 +55,10 @@ impl AgentType for Acp {
         Launch { arguments, environment: vec![("HOME", setup.home.to_owned())] }
     }
 
+    fn history_folder(&self) -> Option<&'static str> {
+        None
+    }
+
     fn client(&self, dial: Arc<dyn Dial>, _: &Endpoint) -> Result<Arc<dyn AgentClient>, AgentError> {
         Ok(Arc::new(client::AcpClient::new(dial)))
     }

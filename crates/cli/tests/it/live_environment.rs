@@ -30,6 +30,13 @@ system = "title generator"
 text = "A title"
 
 [[rule]]
+when = "say the environment"
+[[rule.step]]
+tool = [{ name = "bash", input = { command = "cat app/.env app/.env.plain app/key.pem lib/.env", description = "Prints" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
 when = "print the environment"
 [[rule.step]]
 tool = [{ name = "bash", input = { command = "cat app/.env app/.env.plain app/key.pem lib/.env | tee app/dump.txt", description = "Prints" } }]
@@ -154,8 +161,7 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
 
     let own = json!({"secrets": [], "envVars": [{"key": "VARIABLE", "value": CANARIES[6]}]});
     real.post(&format!("/proliferate/{}/env", real.session), &own);
-    coding.prompt("hello");
-    coding.until_type("turn_complete");
+    the_agents_history_has_the_values(&real, &mut coding);
     save_snapshot(&mut coding);
     for canary in CANARIES.iter().chain(&[PLATFORM]) {
         assert_eq!(found(&real, "sandboxes/snapshots", canary), "", "a snapshot has {canary}");
@@ -167,6 +173,8 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
     let env = real.shell(&real.sandbox(), "cat app/.env app/key.pem");
     assert!(env.contains(CANARIES[0]) && env.ends_with(CANARIES[3]), "after a move: {env}");
     assert!(!env.contains(PLATFORM));
+    let remembered = real.shell(&real.sandbox(), "grep -rlaF 'SHARED=*****' ~/.local/share/opencode");
+    assert!(remembered.contains("opencode.db"), "the agent's history was not restored: {remembered}");
     printed_values_are_redacted(&real, &mut again);
     drop(again);
     conversation_and_ledger_have_no_value(&real);
@@ -221,6 +229,16 @@ fn set_up(real: &mut Real, id: &Value) {
         (&json!("ready"), &json!("ready app")),
         "{finished}"
     );
+}
+
+/// The agent prints the values, which OpenCode stores in its database.
+fn the_agents_history_has_the_values(real: &Real, socket: &mut Watching) {
+    socket.prompt("say the environment");
+    socket.until_type("turn_complete");
+    let stored = real.shell(&real.session, "grep -aohE 'canary-[a-z-]+' ~/.local/share/opencode/opencode.db*");
+    for canary in [CANARIES[0], CANARIES[1], CANARIES[3], CANARIES[4], CANARIES[5], CANARIES[6]] {
+        assert!(stored.contains(canary), "the agent did not print {canary}");
+    }
 }
 
 /// The agent prints the values, and uploads the folder with the files that have them.

@@ -1,11 +1,12 @@
-//! Snapshots: copies of a session's files that outlive its sandbox, without the secret values that were submitted for
-//! the app only.
+//! Snapshots: copies of a session's files that outlive its sandbox, without the files with secrets and without the secrets
+//! that the agent's history has.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use gate::Permit;
+use gate::{Permit, ToolScope};
 use proto::socket::SnapshotTarget;
-use sandbox::{SandboxError, SandboxId, SnapshotId};
+use sandbox::{CleanCopy, SandboxError, SandboxId, SnapshotId};
 use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
 use super::Runtime;
@@ -53,7 +54,8 @@ pub(crate) async fn keep_files(
         return Err(SnapshotError::Refused("the call was permitted for another organization".to_owned()));
     }
     let without = left_out(runtime, record).await?;
-    let id = runtime.sandboxes.provider.snapshot(sandbox, &without).await?;
+    let clean = mask_history(runtime, record).await?;
+    let id = runtime.sandboxes.provider.snapshot(sandbox, &without, clean).await?;
     let sandbox_provider = runtime.sandboxes.engine().to_owned();
     let (run_id, at) = (permit.run_id().to_owned(), runtime.clock.now());
     let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, run_id, at };
@@ -81,6 +83,23 @@ async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathB
     })?;
     let paths = paths.into_iter().map(|path| Path::new(WORKSPACE).join(path));
     Ok(std::iter::once(PathBuf::from(OWN_FOLDER)).chain(paths).collect())
+}
+
+/// Overwrites the known secrets in the copied history of the agent, which has whatever its tools printed. The agent needs
+/// the history in the next sandbox, so it cannot be left out.
+async fn mask_history(runtime: &Runtime, record: &SessionRecord) -> Result<CleanCopy, SnapshotError> {
+    let scope = ToolScope { org: record.org_id, session: Some(record.id) };
+    let redactor = runtime.vault.redactor(scope).await;
+    let redactor = redactor.map_err(|error| SnapshotError::Secrets(error.to_string()))?;
+    let (folder, session) = (runtime.settings.agent_type.history_folder(), record.id);
+    Ok(Arc::new(move |copy| {
+        let Some(folder) = folder.filter(|_| !redactor.is_empty()) else { return Ok(()) };
+        let removed = files::mask(copy, Path::new(folder), &|bytes| redactor.find_known(bytes))?;
+        if removed > 0 {
+            tracing::warn!(%session, removed, "files of the agent's history are too large to search and were not copied");
+        }
+        Ok(())
+    }))
 }
 
 /// Removes the snapshots of deleted sessions that nothing starts from.

@@ -19,7 +19,7 @@ use super::uids::Uids;
 use super::watch::{Watch, WatchedSandbox, watch};
 use super::{blocking, leaked_processes};
 use crate::error::{Capability, SandboxError};
-use crate::provider::SandboxState;
+use crate::provider::{CleanCopy, SandboxState};
 use crate::spec::{SandboxId, SnapshotId};
 use crate::tree::{self, Copy};
 
@@ -200,6 +200,7 @@ impl Inner {
         &self,
         id: &SandboxId,
         without: Vec<PathBuf>,
+        clean: CleanCopy,
     ) -> Result<SnapshotId, SandboxError> {
         let folder = self.folders.sandbox(id);
         let record = folder.load()?.ok_or_else(|| SandboxError::NotFound(id.clone()))?;
@@ -220,7 +221,9 @@ impl Inner {
             if stop {
                 record.group.freeze(false)?;
             }
-            if let Err(error) = copied {
+            let cleaned =
+                copied.and_then(|()| clean(&draft).map_err(SandboxError::host("clean the snapshot")));
+            if let Err(error) = cleaned {
                 let _ = tree::remove(&draft);
                 return Err(error);
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox::local::LocalConfig;
@@ -212,7 +213,7 @@ async fn on_a_small_disk() {
     fs::remove_file(filler).unwrap();
     let sandbox = bed.start("full").await;
     fs::write(bed.folder.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
-    let error = bed.provider.snapshot(&sandbox, &[]).await.unwrap_err();
+    let error = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap_err();
     assert!(matches!(error, SandboxError::DiskFull), "{error}");
     bed.provider.terminate(&sandbox).await.unwrap();
     assert_nothing_leaked(&bed, &range, &before, "a snapshot on a full disk").await;
@@ -328,7 +329,7 @@ async fn complete_life_cycle_leaks_nothing() {
         let sandbox = bed.start_with("life", |spec| spec.injected.extend([3128])).await;
         bed.run(&sandbox, "mkdir -p a/b; ln -s / a/b/root; chmod 0 a; (setsid sleep 100 >/dev/null 2>&1 &)")
             .await;
-        let snapshot = bed.provider.snapshot(&sandbox, &[]).await;
+        let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await;
         // An unprivileged user cannot copy a folder without permissions, which is an error or omitted.
         bed.provider.terminate(&sandbox).await.unwrap();
         if let Ok(snapshot) = snapshot {

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
@@ -254,7 +255,7 @@ async fn snapshot_outlives_its_sandbox_and_starts_others() {
         "echo first > file; ln -s /etc/shadow link; mkdir -p a/b; echo x > a/b/c; chmod 755 a/b/c",
     )
     .await;
-    let snapshot = bed.provider.snapshot(&sandbox, &[]).await.unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap();
     bed.run(&sandbox, "echo second > file").await;
     bed.provider.terminate(&sandbox).await.unwrap();
     for name in ["fork-1", "fork-2"] {
@@ -268,6 +269,23 @@ async fn snapshot_outlives_its_sandbox_and_starts_others() {
     let mut wanted = spec("late");
     wanted.snapshot = Some(snapshot);
     assert!(matches!(bed.provider.ensure(&wanted).await, Err(SandboxError::NoSnapshot(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_cleaned_before_it_is_a_snapshot() {
+    let bed = TestBed::new();
+    let sandbox = bed.start("origin").await;
+    bed.run(&sandbox, "echo secret > file").await;
+    let failing = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Err(std::io::Error::other("no space"))));
+    let refused = failing.await.unwrap_err().to_string();
+    assert!(refused.contains("clean the snapshot"), "{refused}");
+    let left = std::fs::read_dir(bed.folder.path().join("data/snapshots")).unwrap().count();
+    assert_eq!(left, 0, "a copy that was not cleaned is left");
+    let clean = Arc::new(|copy: &Path| std::fs::write(copy.join("file"), "clean\n"));
+    let snapshot = bed.provider.snapshot(&sandbox, &[], clean).await.unwrap();
+    assert_eq!(bed.run(&sandbox, "cat file").await, "secret\n");
+    let fork = bed.start_with("fork", |spec| spec.snapshot = Some(snapshot)).await;
+    assert_eq!(bed.run(&fork, "cat file").await, "clean\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -298,7 +316,7 @@ async fn dead_sandbox_without_its_control_group_can_be_copied() {
     record["group"]["Freezer"] =
         serde_json::json!({"folder": bed.folder.path().join("gone"), "unified": false});
     std::fs::write(&path, record.to_string()).unwrap();
-    let snapshot = bed.provider.snapshot(&sandbox, &[]).await.unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap();
     let fork = bed.start_with("after", |spec| spec.snapshot = Some(snapshot.clone())).await;
     assert_eq!(bed.run(&fork, "cat file; stat -c %h file other").await, "kept\n2\n2\n");
 }
@@ -309,7 +327,7 @@ async fn interrupted_restore_starts_again_from_the_snapshot() {
     let bed = TestBed::new();
     let first = bed.start("first").await;
     bed.run(&first, "echo kept > file").await;
-    let snapshot = bed.provider.snapshot(&first, &[]).await.unwrap();
+    let snapshot = bed.provider.snapshot(&first, &[], Arc::new(|_| Ok(()))).await.unwrap();
     bed.provider.terminate(&first).await.unwrap();
     let second = bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
     bed.provider.halt(&second).await.unwrap();
