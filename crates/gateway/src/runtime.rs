@@ -9,6 +9,7 @@ pub(crate) mod auto_start;
 mod command;
 pub(crate) mod env_files;
 mod environment;
+mod environment_locks;
 mod file_write;
 mod key;
 mod launch;

@@ -66,6 +66,27 @@ pub(crate) struct Applied {
 }
 
 impl Environment {
+    /// Writes a session's environment into its sandbox.
+    pub(crate) async fn write(
+        runtime: &Runtime,
+        record: &SessionRecord,
+        inside: &Sandboxd,
+    ) -> Result<Applied, EnvironmentError> {
+        let _one_at_a_time = runtime.sandboxes.environment_locks.lock(record.id).await;
+        Self::of(runtime, record).await?.apply(runtime, record, inside).await
+    }
+
+    /// Removes all secrets from the files of a session's sandbox, for example before the agent copies its workspace
+    /// elsewhere. Returns the paths of the files.
+    pub(crate) async fn remove(
+        runtime: &Runtime,
+        record: &SessionRecord,
+        inside: &Sandboxd,
+    ) -> Result<Vec<String>, EnvironmentError> {
+        let _one_at_a_time = runtime.sandboxes.environment_locks.lock(record.id).await;
+        Self::of(runtime, record).await?.scrub(inside).await
+    }
+
     /// Collects the environment of a session. Values whose name no file has stay encrypted.
     pub(crate) async fn of(runtime: &Runtime, record: &SessionRecord) -> Result<Self, EnvironmentError> {
         let (files, repos) = specification(runtime, record).await?;
@@ -127,7 +148,7 @@ impl Environment {
 
     /// Writes all files into a sandbox, and removes those that it has from earlier. Their paths are recorded first, so
     /// that no snapshot copies them, whenever the gateway stops.
-    pub(crate) async fn apply(
+    async fn apply(
         &self,
         runtime: &Runtime,
         record: &SessionRecord,
@@ -212,9 +233,7 @@ impl Environment {
         Ok(())
     }
 
-    /// Removes all secrets from the files of a sandbox, for example before the agent copies its workspace elsewhere.
-    /// Returns the paths of the files.
-    pub(crate) async fn scrub(&self, inside: &Sandboxd) -> Result<Vec<String>, EnvironmentError> {
+    async fn scrub(&self, inside: &Sandboxd) -> Result<Vec<String>, EnvironmentError> {
         let mut scrubbed = inside.env_scrub(self.files.clone()).await?.scrubbed;
         for file in &self.secret_files {
             let path = file.path.to_string_lossy().into_owned();
@@ -224,6 +243,8 @@ impl Environment {
                 Err(error) => return Err(error.into()),
             }
         }
+        // What the agent writes at these paths afterwards is its own.
+        WrittenFiles::of(inside).await?.keep_only(inside, &self.env_paths(), &BTreeSet::new()).await?;
         Ok(scrubbed)
     }
 }
@@ -337,5 +358,5 @@ async fn reapply_all(runtime: &Runtime, org: OrgId) {
 async fn reapply(runtime: &Runtime, org: OrgId, session: SessionId) -> Result<(), EnvironmentError> {
     let Some(record) = runtime.store.session(org, session).await? else { return Ok(()) };
     let inside = runtime.sandboxes.reach(&sandbox_of(&record)?).await?;
-    Environment::of(runtime, &record).await?.apply(runtime, &record, &inside).await.map(drop)
+    Environment::write(runtime, &record, &inside).await.map(drop)
 }

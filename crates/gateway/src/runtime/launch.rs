@@ -351,11 +351,7 @@ impl Launch {
     /// missing, and the agent can ask for it.
     async fn apply_environment(&self, handle: &SandboxHandle) {
         let (runtime, session) = (&self.runtime, self.record.id);
-        let applying = async {
-            let environment = Environment::of(runtime, &self.record).await?;
-            environment.apply(runtime, &self.record, &handle.inside).await
-        };
-        match applying.await {
+        match Environment::write(runtime, &self.record, &handle.inside).await {
             Ok(applied) if applied.missing.is_empty() => {}
             Ok(applied) => {
                 let missing = applied.missing.join(", ");

@@ -12,6 +12,7 @@ use sandbox::{Limits, Provider, SandboxError, SandboxId};
 use tokio::sync::Semaphore;
 use url::Url;
 
+use super::environment_locks::EnvironmentLocks;
 use super::key::RootKey;
 use super::sandbox_handle::ProxiedConnections;
 use crate::config::{Config, Engine};
@@ -56,6 +57,7 @@ pub struct Sandboxes {
     pub(super) rng: Rng,
     /// Limits how many sandboxes are copied and retired at the same time.
     pub(super) retiring: Semaphore,
+    pub(super) environment_locks: EnvironmentLocks,
     pub(super) proxied: ProxiedConnections,
     engine: Kind,
     folder: PathBuf,
@@ -101,6 +103,7 @@ impl Sandboxes {
             keys,
             rng: rng.clone(),
             retiring: Semaphore::new(MAX_RETIRING),
+            environment_locks: EnvironmentLocks::default(),
             proxied: ProxiedConnections::default(),
             engine,
             folder,
@@ -205,6 +208,7 @@ impl Sandboxes {
             keys: RootKey::open(&folder.join("key"), &rng).unwrap(),
             rng,
             retiring: Semaphore::new(MAX_RETIRING),
+            environment_locks: EnvironmentLocks::default(),
             proxied: ProxiedConnections::default(),
             engine: Kind::Attach,
             folder: folder.to_owned(),

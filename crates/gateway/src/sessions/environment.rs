@@ -66,8 +66,7 @@ pub(crate) async fn scrub_environment(
     session: &SessionRecord,
 ) -> Result<Vec<String>, SessionError> {
     let inside = running_sandbox(services, session.id).await?;
-    let environment = Environment::of(&services.runtime, session).await?;
-    Ok(environment.scrub(&inside.supervisor).await?)
+    Ok(Environment::remove(&services.runtime, session, &inside.supervisor).await?)
 }
 
 /// The running sandbox of a session. A session that does not run is not started.
@@ -86,8 +85,7 @@ async fn write(
     session: &SessionRecord,
     inside: &ConnectedSandbox,
 ) -> Result<Applied, SessionError> {
-    let environment = Environment::of(&services.runtime, session).await?;
-    Ok(environment.apply(&services.runtime, session, &inside.supervisor).await?)
+    Ok(Environment::write(&services.runtime, session, &inside.supervisor).await?)
 }
 
 /// Stores these values for the organization, except those that it has. Returns the names of the latter.
