@@ -11,7 +11,7 @@ use store::Scope;
 use testkit::McpEverything;
 
 use crate::actions::{agent, get, invoke, worlds};
-use crate::harness::{Setup, TestGateway};
+use crate::harness::{Setup, TestGateway, within};
 use crate::live::{Live, On, id, on_both};
 use crate::logs::{Captured, forms};
 use crate::people::{OrgOf3, sandbox_token, session};
@@ -222,6 +222,15 @@ async fn what_an_agent_says_and_asks_is_kept_without_the_secrets_of_its_session(
     }
     turn.ask_permission("per_2", "canary-of-one", "ls");
     kept += &json!(socket.until_type("error").await).to_string();
+    // The agent would not recognize the answer of somebody who chose `[REDACTED]`.
+    turn.ask_to_choose("que_1", ["canary-of-one", "B"]);
+    let refused = socket.until_type("error").await.pop().unwrap();
+    let reason = refused["payload"]["message"].as_str().unwrap();
+    assert!(reason.contains("an option contains a secret"), "{refused}");
+    within(live.agent.wait_for_asked("/question/que_1/reject", 1)).await;
+    let open = live.get("/v1/questions").await;
+    assert_eq!(open["questions"].as_array().unwrap().len(), 1, "only the permission waits: {open}");
+    kept += reason;
     turn.say("It is canary-");
     turn.say("of-one.");
     turn.step();

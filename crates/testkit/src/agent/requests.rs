@@ -23,7 +23,12 @@ pub(super) fn routes() -> axum::Router<Arc<Shared>> {
 impl Turn {
     /// Asks a question with the options `A` and `B`, and waits.
     pub fn ask(&self, id: &str) {
-        let options = json!([{ "label": "A", "description": "a" }, { "label": "B", "description": "b" }]);
+        self.ask_to_choose(id, ["A", "B"]);
+    }
+
+    /// Asks a question with these options, and waits.
+    pub fn ask_to_choose(&self, id: &str, labels: [&str; 2]) {
+        let options = labels.map(|label| json!({ "label": label, "description": label.to_lowercase() }));
         let questions = json!([{ "question": "Which?", "header": "Pick", "options": options }]);
         let request = json!({ "id": id, "sessionID": self.session, "questions": questions });
         self.request("question.asked", id, &request);

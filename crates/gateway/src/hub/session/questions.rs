@@ -17,6 +17,8 @@ use super::{End, Session, millis, redact};
 
 /// The maximum number of open questions of a session. Further ones are rejected.
 const MAX_OPEN: usize = 32;
+const UNANSWERABLE: &str = "The agent asked a question and was refused: an option contains a secret or is too long, so nobody \
+    could choose it. Tell the agent to ask with other options.";
 
 /// The questions that are not finished.
 pub(super) struct Questions {
@@ -108,7 +110,12 @@ impl Session {
             )));
         }
         if asked.kind == QuestionKind::Question {
-            return Ok(None);
+            let options = |question: &OpenQuestion| -> Vec<String> {
+                let options = question.questions.iter().flat_map(|item| &item.options);
+                options.map(|option| option.label.clone()).collect()
+            };
+            // The agent finds the chosen option by its label, which people would not see.
+            return Ok((options(asked) != options(shown)).then(|| UNANSWERABLE.to_owned()));
         }
         let name = shown.questions.first().map(|item| item.header.as_str()).unwrap_or_default();
         // The ledger would keep the name forever, and policy cannot judge a part of it.
