@@ -18,14 +18,14 @@ pub(super) fn text(text: &str, most: usize) -> String {
     format!("{begin}\n… ({} bytes more)", text.len() - begin.len())
 }
 
-/// The beginning of a text, cut at a character boundary.
+/// The beginning of a text.
 pub(super) fn head(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+    if text.len() <= most { text } else { &text[..before_word(text, most)] }
 }
 
 /// The first line of a text for people; the lines after it are usually a stack trace.
 pub(super) fn line(text: &str, most: usize) -> String {
-    head(text.lines().next().unwrap_or_default().trim(), most).to_owned()
+    head(text.lines().next().unwrap_or_default().trim(), most).trim_end().to_owned()
 }
 
 /// A JSON object of at most about `most` bytes; anything else becomes an empty object.
@@ -120,7 +120,7 @@ mod tests {
         for before in 0..60 {
             let long =
                 format!("{} {secret} {} {secret} {}", "x".repeat(before), "y".repeat(60), "z".repeat(before));
-            for cut in [text(&long, 60), ends(&long, 80)] {
+            for cut in [text(&long, 60), ends(&long, 80), head(&long, 60).to_owned(), line(&long, 60)] {
                 let left = cut.replace(secret, "");
                 assert!(!left.contains("s3c") && !left.contains("ault"), "{cut}");
                 assert!(cut.len() < 140, "{cut}");
