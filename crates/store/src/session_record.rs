@@ -81,7 +81,7 @@ macro_rules! records {
             s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,
             s.pause_reason, s.stop_reason, s.outcome, s.title, s.title_source, s.initial_prompt,
             s.initial_prompt_sent_at, s.agent_config,
-            COALESCE(s.system_prompt, CASE WHEN s.client_type = 'automation' THEN a.system_prompt END,
+            COALESCE(s.system_prompt, CASE WHEN s.client_type = 'automation' THEN NULLIF(a.system_prompt, '') END,
                 c.system_prompt) AS system_prompt,
             s.automation_id, a.name AS automation_name, s.summary, s.branch_name,
             s.base_commit_sha, s.local_path_hash, s.sandbox_provider, s.sandbox_id, s.sandbox_generation,

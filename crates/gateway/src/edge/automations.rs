@@ -16,7 +16,7 @@ use store::{
 use super::administer::{admin_event, administer};
 use super::auth::User;
 use super::params::Path;
-use super::workspaces::check_system_prompt;
+use super::workspaces::system_prompt;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::automations::Schedule;
@@ -57,7 +57,7 @@ pub(super) async fn create(
         instructions: request.instructions,
         model,
         configuration_id: request.configuration_id,
-        system_prompt: request.system_prompt,
+        system_prompt: system_prompt(request.system_prompt)?,
         enabled,
         webhook,
         cron: request.cron.map(|cron| schedule(cron, enabled, now)).transpose()?,
@@ -250,7 +250,7 @@ fn apply_change(
         instructions: request.instructions.unwrap_or(known.instructions),
         model: request.model.unwrap_or(known.model),
         configuration_id: request.configuration_id.unwrap_or(known.configuration_id),
-        system_prompt: request.system_prompt.unwrap_or(known.system_prompt),
+        system_prompt: system_prompt(request.system_prompt.unwrap_or(known.system_prompt))?,
         enabled,
         webhook,
         cron,
@@ -272,9 +272,6 @@ async fn check(app: &AppState, org: OrgId, settings: &AutomationSettings) -> Res
     }
     if settings.instructions.trim().is_empty() || settings.instructions.chars().count() > MAX_TEXT {
         return wrong("instructions has 1 to 65536 characters");
-    }
-    if let Some(prompt) = &settings.system_prompt {
-        check_system_prompt(prompt)?;
     }
     if let Some(id) = settings.configuration_id
         && app.store.configuration(org, id).await?.is_none()

@@ -75,9 +75,6 @@ fn draft(request: CreateSession) -> Result<SessionDraft, ApiError> {
     if request.trigger_id.is_some() || request.trigger_event_id.is_some() {
         return Err(ApiError::bad_request("triggerId, triggerEventId: not supported yet"));
     }
-    if let Some(prompt) = &request.system_prompt {
-        workspaces::check_system_prompt(prompt)?;
-    }
     let tools = request.agent_config.iter().filter_map(|config| config.tools.as_ref()).flatten();
     if let Some(unknown) = tools.into_iter().find(|name| !is_platform_tool(name)) {
         let shown: String = unknown.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
@@ -93,7 +90,7 @@ fn draft(request: CreateSession) -> Result<SessionDraft, ApiError> {
         title,
         initial_prompt: request.initial_prompt,
         agent_config: request.agent_config,
-        system_prompt: request.system_prompt.filter(|prompt| !prompt.is_empty()),
+        system_prompt: workspaces::system_prompt(request.system_prompt)?,
         automation_id: request.automation_id,
         trigger_context: request.trigger_context,
         integrations: request.integration_ids,

@@ -196,12 +196,13 @@ pub(super) async fn change_configuration(
     if let Some(name) = &request.name {
         check_name(name)?;
     }
-    if let Some(prompt) = &request.system_prompt {
-        check_system_prompt(prompt)?;
-    }
     let change = ConfigurationChange {
         name: request.name,
-        system_prompt: request.system_prompt,
+        // The empty text removes it.
+        system_prompt: match request.system_prompt {
+            Some(prompt) => Some(system_prompt(Some(prompt))?.unwrap_or_default()),
+            None => None,
+        },
         repos: request.repos.map(placements).transpose()?,
         service_commands: request.service_commands.as_deref().map(service_commands).transpose()?,
         env_files: request.env_files.as_deref().map(env_file_specs).transpose()?,
@@ -268,11 +269,13 @@ fn is_fine_branch(branch: &str) -> bool {
     text::is_line(branch, MAX_NAME) && !branch.starts_with('-')
 }
 
-/// Checks a text that replaces the first part of an agent's instructions.
-pub(super) fn check_system_prompt(prompt: &str) -> Result<(), ApiError> {
-    let plain = !prompt.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t'));
-    if plain && prompt.len() <= MAX_SYSTEM_PROMPT {
-        Ok(())
+/// Checks a text that replaces the first part of an agent's instructions. A blank one is none: an agent whose instructions
+/// begin with nothing does not know what it is for.
+pub(super) fn system_prompt(prompt: Option<String>) -> Result<Option<String>, ApiError> {
+    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+    let fits = |prompt: &String| prompt.len() <= MAX_SYSTEM_PROMPT && !prompt.contains(is_control);
+    if prompt.as_ref().is_none_or(fits) {
+        Ok(prompt.filter(|prompt| !prompt.trim().is_empty()))
     } else {
         Err(ApiError::bad_request("systemPrompt is a text of at most 32 KiB without control characters"))
     }

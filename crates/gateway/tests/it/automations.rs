@@ -124,6 +124,27 @@ async fn an_automation_is_created_changed_and_removed() {
 }
 
 #[tokio::test]
+async fn a_blank_system_prompt_is_none() {
+    let world = World::new(Setup::sqlite()).await;
+    let configuration =
+        world.ask("POST", "/v1/configurations", &json!({"name": "a", "repos": []})).await.json();
+    let configuration = format!("/v1/configurations/{}", id(&configuration));
+    for blank in ["", " \n\t"] {
+        let blank = json!({"systemPrompt": blank});
+        let made = world.automation(blank.clone()).await;
+        assert_eq!(made["systemPrompt"], Value::Null, "{blank}");
+        let automation = format!("/v1/automations/{}", id(&made));
+        for path in [&automation, &configuration] {
+            let named = json!({"systemPrompt": "You are a librarian."});
+            let changed = world.ask("PATCH", path, &named).await.json();
+            assert_eq!(changed["systemPrompt"], "You are a librarian.", "{path}");
+            let changed = world.ask("PATCH", path, &blank).await.json();
+            assert_eq!(changed["systemPrompt"], Value::Null, "{path} {blank}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn settings_that_no_run_could_use_are_refused_with_the_field_name() {
     let world = World::new(Setup::sqlite()).await;
     let made = world.automation(json!({})).await;
