@@ -126,7 +126,7 @@ fn compose(step: Step, request: &Request) -> Message {
     blocks.extend(step.tools.into_iter().enumerate().map(|(at, tool)| Block::Tool {
         id: derive_id("toolu", &request.fingerprint, at),
         name: tool.name,
-        input: tool.input,
+        input: template::fill_input(tool.input, &request.prompt),
     }));
     Message {
         id: derive_id("msg", &request.fingerprint, 0),

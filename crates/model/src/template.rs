@@ -1,4 +1,6 @@
-//! Substitutes `{prompt}` and `{tool_result}` in the text of a step.
+//! Substitutes `{prompt}` and `{tool_result}` in the text of a step, and what a prompt names in the input of a tool.
+
+use serde_json::Value;
 
 /// Maximum length of an answer, whatever the request or script contains: an answer becomes many small frames
 /// in memory.
@@ -25,6 +27,27 @@ pub(crate) fn fill(template: &str, prompt: &str, tool_result: &str) -> String {
     filled
 }
 
+/// Replaces the texts `{prompt:NAME}` in a tool's input by what stands in backticks after this name in the prompt.
+pub(crate) fn fill_input(input: Value, prompt: &str) -> Value {
+    match input {
+        Value::String(text) => Value::String(match named(&text, prompt) {
+            Some(value) => value.to_owned(),
+            None => text,
+        }),
+        Value::Array(items) => items.into_iter().map(|item| fill_input(item, prompt)).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.into_iter().map(|(key, value)| (key, fill_input(value, prompt))).collect())
+        }
+        other => other,
+    }
+}
+
+fn named<'a>(text: &str, prompt: &'a str) -> Option<&'a str> {
+    let name = text.strip_prefix("{prompt:")?.strip_suffix('}')?;
+    let (_, after) = prompt.split_once(&format!("{name} `"))?;
+    after.split_once('`').map(|(value, _)| value)
+}
+
 fn shorten(value: &str) -> String {
     match value.char_indices().nth(MAX_VALUE) {
         Some((end, _)) => format!("{}…", &value[..end]),
@@ -46,6 +69,13 @@ mod tests {
     #[test]
     fn placeholders_in_user_text_are_not_substituted() {
         assert_eq!(fill("<{prompt}>", "{tool_result}{prompt}", "secret"), "<{tool_result}{prompt}>");
+    }
+
+    #[test]
+    fn the_input_of_a_tool_has_what_the_prompt_names() {
+        let input = serde_json::json!({"id": "{prompt:run_id}", "list": ["{prompt:other}", "{prompt}", 1]});
+        let filled = fill_input(input, "call it with run_id `r-1` and other_id `o`");
+        assert_eq!(filled, serde_json::json!({"id": "r-1", "list": ["{prompt:other}", "{prompt}", 1]}));
     }
 
     #[test]

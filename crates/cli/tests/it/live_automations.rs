@@ -8,7 +8,7 @@ use sha2::Sha256;
 use testkit::ScriptedModel;
 
 use crate::gate::dead;
-use crate::live::Real;
+use crate::live::{Real, http};
 
 const SECRET: &str = "0123456789abcdef-of-the-webhook";
 const QUIET: &str = "[[rule]]\n[[rule.step]]\ntext = \"I have nothing to report.\"\n";
@@ -53,9 +53,8 @@ impl World {
             mac.update(part);
         }
         let signature = format!("t={time},v1={}", hex::encode(mac.finalize().into_bytes()));
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
         let url = self.real.server().url(&format!("/v1/hooks/{}", self.automation));
-        let request = client.post(url).header("x-proliferate-signature", signature).body(body.to_owned());
+        let request = http().post(url).header("x-proliferate-signature", signature).body(body.to_owned());
         let answer = request.send().unwrap();
         assert_eq!(answer.status(), 202);
         answer.json::<Value>().unwrap()["runId"].as_str().unwrap().to_owned()
@@ -104,7 +103,7 @@ impl World {
 
     /// Waits until `/metrics` has this line.
     fn until_metric(&self, wanted: &str) {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let client = http();
         for _ in 0..600 {
             let metrics = client.get(self.real.server().url("/metrics")).send().unwrap().text().unwrap();
             if metrics.lines().any(|line| line == wanted) {
@@ -253,6 +252,18 @@ fn later_files_are_gone(mut world: World, session: &str) {
     assert!(system.contains(PERSONA) && !system.contains("report the outcome"), "{system}");
     assert!(!noted["tools"].to_string().contains("automation_complete"), "{}", noted["tools"]);
     assert_eq!(world.real.shell(&world.real.sandbox(), "ls"), "saved");
+}
+
+/// Whoever tries an automation without the key of a model sees its run end.
+#[test]
+fn the_built_in_model_ends_its_run_and_says_that_it_did_not_do_the_task() {
+    let world = World::start();
+    world.model.set_script(model::Script::built_in());
+    let run = world.fire("{}");
+    let done = world.until(&run, &["succeeded", "failed", "needs_human", "timed_out"]);
+    assert_eq!(done["status"], "succeeded", "{done}");
+    let summary = done["completion"]["summaryMarkdown"].as_str().unwrap();
+    assert!(summary.contains("built-in model") && summary.contains("**not** done the task"), "{done}");
 }
 
 #[test]

@@ -279,6 +279,28 @@ fn play(model: &Model, words: &str) -> (Vec<String>, String) {
     panic!("the turn does not end: {words}");
 }
 
+/// The end of the prompt of a run.
+const AUTOMATION: &str = "List the open issues.\n---\nWhen you are done, call the tool `automation_complete` once, with \
+    run_id `run-1` and completion_id `run:run-1:completion`. Files that are not pushed are gone after it.";
+
+#[test]
+fn the_built_in_script_ends_the_run_that_its_prompt_names() {
+    let model = Model::new(Script::built_in());
+    let mut request = prompt(AUTOMATION, false);
+    let first = body(&ask(&model, &request))["content"].clone();
+    let result = json!([{ "type": "tool_result", "tool_use_id": first[1]["id"], "content": "{}" }]);
+    let messages = request["messages"].as_array_mut().unwrap();
+    messages.extend([
+        json!({ "role": "assistant", "content": first }),
+        json!({ "role": "user", "content": result }),
+    ]);
+    let call = body(&ask(&model, &request))["content"][1].clone();
+    assert_eq!(call["name"], "automation_complete");
+    let ids = [&call["input"]["run_id"], &call["input"]["completion_id"]];
+    assert_eq!(ids, ["run-1", "run:run-1:completion"], "{call}");
+    assert_eq!(call["input"]["outcome"], "succeeded");
+}
+
 #[test]
 fn every_rule_of_the_built_in_script_answers() {
     let model = Model::new(Script::built_in());
@@ -288,6 +310,7 @@ fn every_rule_of_the_built_in_script_answers() {
         ("create two files", vec!["write", "bash"], "TOOL SAID"),
         ("Write me a file", vec!["write", "bash"], "TOOL SAID"),
         ("think hard", vec![], "thought about it"),
+        (AUTOMATION, vec!["bash", "automation_complete"], "reported the outcome"),
         ("Hello!", vec![], "ANTHROPIC_API_KEY"),
         ("what is 2+2?", vec![], "You said: what is 2+2?"),
     ];
