@@ -75,6 +75,34 @@ async fn admins_alone_store_a_submitted_value_for_all_sessions() {
     }
 }
 
+#[tokio::test]
+async fn values_in_unknown_fields_are_refused_with_the_names_of_the_fields() {
+    for world in World::both().await {
+        let member = world.team.token(Role::Member);
+        for (body, field) in [
+            (json!({"values": {"API_KEY": "canary-1"}}), "values"),
+            (
+                json!({"secrets": [{"key": "API_KEY", "value": "canary-1", "persists": true}]}),
+                "secrets[0].persists",
+            ),
+            (
+                json!({"envVars": [{"key": "API_KEY", "value": "canary-1", "name": "canary-1"}]}),
+                "envVars[0].name",
+            ),
+        ] {
+            let refused = world.submit(member, &body).await;
+            assert_eq!(refused.status, 400, "{body}: {}", refused.text());
+            let problem = format!("{field} is an unknown field");
+            assert!(
+                refused.text().contains(&problem) && !refused.text().contains("canary"),
+                "{}",
+                refused.text()
+            );
+            assert!(!world.has(Scope::Session(world.session), "API_KEY").await, "{body}");
+        }
+    }
+}
+
 /// A variable, and the owner of its value.
 type Source<'a> = (&'a str, Option<&'a str>);
 

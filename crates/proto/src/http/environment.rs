@@ -9,9 +9,10 @@ use crate::iso;
 use crate::socket::AutoStartCommand;
 use crate::string_enums::string_enums;
 
-/// Values that somebody submits for a session. They have no `Debug` implementation, so that they cannot be logged.
+/// Values that somebody submits for a session. They have no `Debug` implementation, so that they cannot be logged. Strict,
+/// because values in a misspelled field would be lost, and the answer would say that they were submitted.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmitEnv {
     #[serde(default)]
     #[schema(max_items = 100)]
@@ -25,6 +26,7 @@ pub struct SubmitEnv {
 }
 
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SubmittedSecret {
     pub key: String,
     pub value: String,
@@ -36,6 +38,7 @@ pub struct SubmittedSecret {
 }
 
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SubmittedVariable {
     pub key: String,
     pub value: String,
