@@ -13,6 +13,11 @@ use crate::harness::{Machine, Server};
 /// A timeout longer than a boot of the agent on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
+/// A client for a gateway that may have to boot an agent first.
+pub(crate) fn http() -> reqwest::blocking::Client {
+    reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap()
+}
+
 const SCRIPT: &str = r#"
 [[rule]]
 system = "title generator"
@@ -133,14 +138,12 @@ impl Real {
     }
 
     pub(crate) fn patch(&self, path: &str, body: &Value) {
-        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        let answer = client.patch(self.server().url(path)).bearer_auth(&self.key).json(body).send().unwrap();
+        let answer = self.request("PATCH", path).json(body).send().unwrap();
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
     }
 
     pub(crate) fn delete(&self, path: &str) {
-        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        let answer = client.delete(self.server().url(path)).bearer_auth(&self.key).send().unwrap();
+        let answer = self.request("DELETE", path).send().unwrap();
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
     }
 
@@ -189,9 +192,13 @@ impl Real {
     }
 
     fn send(&self, path: &str, body: &Value) -> reqwest::blocking::Response {
-        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        let request = client.post(self.server().url(path)).bearer_auth(&self.key);
-        request.header("content-type", "application/json").body(body.to_string()).send().unwrap()
+        let request = self.request("POST", path).header("content-type", "application/json");
+        request.body(body.to_string()).send().unwrap()
+    }
+
+    /// A request with the owner's key, before its body.
+    pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::blocking::RequestBuilder {
+        http().request(method.parse().unwrap(), self.server().url(path)).bearer_auth(&self.key)
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use serde_json::{Value, json};
 
 use crate::harness::Machine;
-use crate::live::{Real, tokens};
+use crate::live::{Real, http, tokens};
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -66,8 +66,7 @@ fn an_agent_looks_at_its_app_and_a_person_sees_the_screenshot() {
     let file = &listed["files"][0];
     assert_eq!((&file["path"], &file["contentType"]), (&json!("page.png"), &json!("image/png")), "{listed}");
     let url = real.get(&format!("{path}?key={prefix}page.png"))["url"].as_str().unwrap().to_owned();
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-    let content = client.get(&url).bearer_auth(real.key()).send().unwrap().bytes().unwrap();
+    let content = http().get(&url).bearer_auth(real.key()).send().unwrap().bytes().unwrap();
     let image = Image::read(&content);
     assert_eq!(image.pixel(5, 190), [204, 0, 0], "the upper part");
     assert_eq!(image.pixel(5, 210), [255, 255, 255], "the lower part");

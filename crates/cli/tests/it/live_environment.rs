@@ -57,9 +57,8 @@ pub(crate) fn running(real: &Real) -> Watching {
 }
 
 fn call(real: &Real, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-    let request = client.request(method.parse().unwrap(), real.server().url(path)).bearer_auth(real.key());
-    let answer = request.header("content-type", "application/json").body(body.to_string()).send().unwrap();
+    let request = real.request(method, path).header("content-type", "application/json");
+    let answer = request.body(body.to_string()).send().unwrap();
     (answer.status().as_u16(), answer.json().unwrap_or_default())
 }
 
@@ -235,7 +234,8 @@ fn set_up(real: &mut Real, id: &Value) {
 fn the_agents_history_has_the_values(real: &Real, socket: &mut Watching) {
     socket.prompt("say the environment");
     socket.until_type("turn_complete");
-    let stored = real.shell(&real.session, "grep -aohE 'canary-[a-z-]+' ~/.local/share/opencode/opencode.db*");
+    let stored =
+        real.shell(&real.session, "grep -aohE 'canary-[a-z-]+' ~/.local/share/opencode/opencode.db*");
     for canary in [CANARIES[0], CANARIES[1], CANARIES[3], CANARIES[4], CANARIES[5], CANARIES[6]] {
         assert!(stored.contains(canary), "the agent did not print {canary}");
     }
@@ -262,9 +262,7 @@ fn printed_values_are_redacted(real: &Real, socket: &mut Watching) {
     assert!(keys.len() == 2 && keys[0].ends_with("/dump.txt") && keys[1].ends_with("/seen"), "{listed}");
     for key in keys {
         let path = format!("{media}?key={key}&stream=true");
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-        let answer = client.get(real.server().url(&path)).bearer_auth(real.key()).send().unwrap();
-        let text = answer.text().unwrap();
+        let text = real.request("GET", &path).send().unwrap().text().unwrap();
         assert!(text.contains("SHARED=[REDACTED]") && !text.contains("canary"), "{key}: {text}");
     }
 }
@@ -397,7 +395,7 @@ fn the_command_line_in_a_sandbox_steers_services_and_environment() {
     assert!(real.shell(&real.session, "proliferate help").contains("proliferate services start"));
     let scrubbed = run("proliferate env scrub");
     assert_eq!(scrubbed["scrubbed"], json!(["app/.env", "app/key.pem"]));
-    assert_eq!(real.shell(&real.session, "ls -A app"), "");
+    assert_eq!(real.shell(&real.session, "ls -A app; cat ~/.proliferate/secret-files.json"), "[]");
     real.shell(&real.session, "echo OWN=1 > app/.env");
     let applied = run("proliferate env apply");
     assert_eq!(applied["applied"].as_array().unwrap().len(), 2, "{applied}");

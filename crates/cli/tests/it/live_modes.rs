@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::ScriptedModel;
 
 use crate::gate::dead;
-use crate::live::{Real, Watching, tokens};
+use crate::live::{Real, Watching, http, tokens};
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -228,7 +228,7 @@ fn evidence_is_served(real: &Real, socket: &mut Watching, mode: &str) {
     assert_eq!(files, ["deep/test.log", "page.png"], "{listed}");
     assert_eq!(listed["files"][0]["contentType"], "text/plain; charset=utf-8");
     let url = real.get(&format!("{path}?key={prefix}deep/test.log"))["url"].as_str().unwrap().to_owned();
-    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let client = http();
     assert_eq!(client.get(&url).send().unwrap().status(), 401, "it needs a credential");
     let content = client.get(&url).bearer_auth(real.key()).send().unwrap();
     assert_eq!(content.headers()["content-type"], "text/plain; charset=utf-8");
