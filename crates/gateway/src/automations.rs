@@ -18,6 +18,9 @@ pub(crate) use schedule::Schedule;
 pub(crate) use scheduler::keep_scheduling;
 pub(crate) use signature::{Delivery, GENERIC as SIGNATURE, Rejection, sign, verify};
 
+/// The most bytes of what starts a run. It is written into the sandbox with a little more about the run, so it is smaller
+/// than other bodies and than the `triggerContext` of a session.
+pub(crate) const MAX_PAYLOAD: usize = 448 * 1024;
 /// How many webhooks of an organization are accepted.
 const HOOKS: RateLimits = RateLimits {
     name: "webhooks",

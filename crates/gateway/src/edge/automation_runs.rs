@@ -15,7 +15,7 @@ use super::automations::found as found_automation;
 use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::automations::FireError;
+use crate::automations::{FireError, MAX_PAYLOAD};
 
 const DEFAULT_RUNS: u32 = 20;
 const MAX_RUNS: u32 = 100;
@@ -37,7 +37,8 @@ pub(super) async fn of_automation(
 /// Starts a run by hand.
 #[utoipa::path(post, path = "/v1/automations/{automationId}/runs", tag = "automations",
     params(("automationId" = AutomationId, Path)), request_body = StartAutomationRun,
-    responses((status = 201, body = AutomationRunEntry), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 201, body = AutomationRunEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
 pub(super) async fn start(
     app: AppState,
     user: User,
@@ -45,6 +46,10 @@ pub(super) async fn start(
     Body(request): Body<StartAutomationRun>,
 ) -> Result<(StatusCode, Json<AutomationRunEntry>), ApiError> {
     let automation = found_automation(&app, user.org, id).await?;
+    let bytes = |context| serde_json::to_vec(context).map_or(0, |text| text.len());
+    if request.context.as_ref().is_some_and(|context| bytes(context) > MAX_PAYLOAD) {
+        return Err(ApiError::bad_request(format!("context is at most {} KiB", MAX_PAYLOAD / 1024)));
+    }
     let run = app.automations.start_by_hand(&automation, user.id, request.context).await?;
     Ok((StatusCode::CREATED, Json(entry(found(&app, user.org, run).await?))))
 }

@@ -13,10 +13,8 @@ use store::{Automation, Scope};
 use super::params::Path;
 use super::{ApiError, body};
 use crate::app::AppState;
-use crate::automations::{Rejection, verify};
+use crate::automations::{MAX_PAYLOAD, Rejection, verify};
 
-/// The most bytes of a request. It is written into the sandbox, so it is smaller than other bodies.
-const MAX_BODY: usize = 448 * 1024;
 /// The event that GitHub sends when a webhook is made. It asks for nothing.
 const PING: &str = "ping";
 
@@ -35,7 +33,7 @@ pub(super) async fn receive(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, content) = request.into_parts();
-    let limit = MAX_BODY.min(app.config.max_body_bytes);
+    let limit = MAX_PAYLOAD.min(app.config.max_body_bytes);
     let content = body::read_anonymous(&app, &parts, content, limit).await?;
     let id: Option<AutomationId> = id.parse().ok();
     let (automation, delivery) = match authenticate(&app, id, &parts.headers, &content).await? {

@@ -355,6 +355,12 @@ async fn people_start_cancel_repeat_assign_and_settle_runs() {
         let (status, run) =
             ask(&format!("/v1/automations/{}/runs", id(&made)), &json!({"context": {"issue": 7}})).await;
         assert_eq!((status, &run["status"], &run["trigger"]), (201, &json!("queued"), &json!("manual")));
+        let (status, refused) = ask(
+            &format!("/v1/automations/{}/runs", id(&made)),
+            &json!({"context": {"issue": "x".repeat(448 * 1024)}}),
+        )
+        .await;
+        assert_eq!((status, &refused["error"]), (400, &json!("context is at most 448 KiB")), "{refused}");
         let path = |action: &str| format!("/v1/automation-runs/{}/{action}", id(&run));
         assert_eq!(ask(&path("rerun"), &Value::Null).await.0, 409, "it has not ended");
         assert_eq!(ask(&path("resolve"), &json!({"outcome": "succeeded"})).await.0, 409);

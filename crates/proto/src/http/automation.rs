@@ -166,7 +166,7 @@ pub struct SetCron {
 /// A request to run an automation by hand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StartAutomationRun {
-    /// The object that the agent finds as `payload` in `trigger-context.json`.
+    /// The object that the agent finds as `payload` in `trigger-context.json`, of at most 448 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub context: Option<JsonObject>,
