@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use proto::http::AgentConfig;
 use proto::socket::MessageSource;
 use proto::{AutomationRunStatus, ClientType, SessionId, SessionStatus, SessionType};
-use store::{Automation, AutomationRun, OutboxEntry, OutboxStep, RunStep, StoreError};
+use store::{Advanced, Automation, AutomationRun, OutboxEntry, OutboxStep, RunStep, StoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -178,30 +178,43 @@ impl Runner {
                 Err(RunnerError::Session(SessionError::Refused(_) | SessionError::KeyInFlight)) => {
                     return Ok(Progress::Later(WAIT));
                 }
-                created => created?,
+                created => match created? {
+                    Some(session) => session,
+                    None => return Ok(Progress::Done),
+                },
             },
             (AutomationRunStatus::Ready, Some(session)) => session,
             _ => return Ok(Progress::Done),
         };
-        let context = context(run, "prompt");
+        let key = (run.org_id, run.id);
+        // Somebody may have cancelled the run while its session was created, and its time may be over.
+        let now = self.automations.store.automation_run(run.org_id, run.id).await?;
+        if now.is_none_or(|now| now.status != AutomationRunStatus::Ready) {
+            return Ok(Progress::Done);
+        }
         let draft = PromptDraft {
             content: prompt::text(run, &automation),
             images: Vec::new(),
             sender: "automation".to_owned(),
             source: MessageSource::Automation,
         };
-        sessions::prompt(&self.sessions, &context, session, draft).await?;
+        sessions::prompt(&self.sessions, &context(run, "prompt"), session, draft).await?;
         crash_point("automation-prompted");
-        let key = (run.org_id, run.id);
-        self.automations.advance(key, RunStep::PromptSent, None, GATEWAY.to_owned()).await?;
+        let advanced = self.automations.advance(key, RunStep::PromptSent, None, GATEWAY.to_owned()).await?;
+        if let Advanced::Refused(AutomationRunStatus::Cancelled | AutomationRunStatus::TimedOut) = advanced {
+            // The prompt may have started the session again after the end of the run had stopped it.
+            return self.stop_session(session, false).await;
+        }
         Ok(Progress::Done)
     }
 
+    /// Creates the session of a run. Returns `None` if the run has ended meanwhile: then nothing refers to the session, and
+    /// it is deleted.
     async fn create_session(
         &self,
         run: &AutomationRun,
         automation: &Automation,
-    ) -> Result<SessionId, RunnerError> {
+    ) -> Result<Option<SessionId>, RunnerError> {
         let event = self.automations.store.trigger_event(run.org_id, run.trigger_event_id).await?;
         let configuration = match automation.settings.configuration_id {
             Some(id) => ConfigurationSource::Existing(id),
@@ -217,24 +230,33 @@ impl Runner {
         };
         let created = sessions::create(&self.sessions, context(run, "session"), draft).await?;
         crash_point("automation-session-created");
-        self.automations.session_created(run, created.id).await?;
+        let advanced = self.automations.session_created(run, created.id).await?;
         crash_point("automation-ready");
-        Ok(created.id)
+        if matches!(advanced, Advanced::Refused(status) if status.has_ended()) {
+            let requester = Requester::Automation(run.automation_id);
+            sessions::delete(&self.sessions, run.org_id, created.id, &requester).await?;
+            return Ok(None);
+        }
+        Ok(Some(created.id))
     }
 
     /// Ends the session of a run that has ended. What an agent that reported its outcome has not saved is given up; the
     /// files of a run that was cancelled or timed out are saved for whoever continues.
     async fn end(&self, run: &AutomationRun, attempts: i64) -> Result<Progress, RunnerError> {
         let Some(session) = run.session_id else { return Ok(Progress::Done) };
+        let reported = run.completion_id.is_some();
+        self.stop_session(session, reported || attempts >= MAX_SAVES).await
+    }
+
+    async fn stop_session(&self, session: SessionId, discard: bool) -> Result<Progress, RunnerError> {
         let record = self.automations.store.session_any(session).await?;
         let live = record
             .is_some_and(|record| !matches!(record.status, SessionStatus::Stopped | SessionStatus::Failed));
         if !live {
             return Ok(Progress::Done);
         }
-        let reported = run.completion_id.is_some();
         crash_point("automation-ending");
-        sessions::stop(&self.sessions, session, reported || attempts >= MAX_SAVES).await?;
+        sessions::stop(&self.sessions, session, discard).await?;
         self.sessions.hubs.evict(session);
         Ok(Progress::Done)
     }

@@ -233,6 +233,35 @@ async fn a_run_ends_with_its_session() {
     );
 }
 
+/// The database cancels the run in the moment in which its session is stored.
+#[tokio::test]
+async fn a_run_that_is_cancelled_while_its_session_is_created_prompts_no_agent() {
+    let live = Live::with(Setup::postgres().await).await;
+    let automation = automation(&live).await;
+    let cancel = "CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        UPDATE automation_runs SET status = 'cancelled', completed_at = queued_at; RETURN NEW; END $$;
+        CREATE TRIGGER cancel AFTER INSERT ON sessions FOR EACH ROW EXECUTE FUNCTION cancel()";
+    live.gateway.setup.sql(cancel).await;
+    let started = live.post(&format!("/v1/automations/{automation}/runs"), &json!({})).await;
+    let admin = person(&live.app, live.ada.org, Role::Admin).await.token;
+    let deleted = async {
+        loop {
+            let path = "/v1/audit/events?limit=1000";
+            let (_, found) = live.ask("GET", path, Some(&admin), &Value::Null, None).await;
+            let events = found["events"].as_array().unwrap().iter().map(Value::to_string);
+            if events.into_iter().any(|event| event.contains("session") && event.contains("delete")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(deleted).await;
+    let run = live.get(&format!("/v1/automation-runs/{}", started["id"].as_str().unwrap())).await;
+    assert_eq!((&run["status"], &run["sessionId"]), (&json!("cancelled"), &Value::Null), "{run}");
+    let (_, sessions) = live.ask("GET", "/proliferate/sessions", Some(&admin), &Value::Null, None).await;
+    assert_eq!(sessions["sessions"], json!([]), "{sessions}");
+}
+
 /// The sessions of cancelled runs are ended by the runner; until then the automation stays.
 #[tokio::test]
 async fn an_automation_can_be_removed_once_the_sessions_of_its_cancelled_runs_have_ended() {
