@@ -134,15 +134,17 @@ async fn read(
     };
     let tool = PlatformTool::find(&tool).ok_or_else(|| ApiError::not_found("Unknown tool"))?;
     let version = request.version;
-    Ok(Callback { call: to_call(app, &session, tool.name, request)?, tool, session, version })
+    Ok(Callback { call: to_call(app, &session, tool, request)?, tool, session, version })
 }
 
 fn to_call(
     app: &AppState,
     session: &SandboxSession,
-    tool: &str,
-    request: ToolCallback,
+    tool: &PlatformTool,
+    mut request: ToolCallback,
 ) -> Result<CallRequest, ApiError> {
+    tool.rename_arguments(&mut request.args);
+    let tool = tool.name;
     let (role, lane) = gate::agent_role(session.mode());
     let payload = json!({"tool": tool, "tool_call_id": request.tool_call_id, "args": request.args});
     let request_hash =

@@ -19,6 +19,7 @@ use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, sto
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "automation_complete",
     aliases: &["automation.complete"],
+    argument_aliases: &[("runId", "run_id"), ("completionId", "completion_id")],
     version: 1,
     description: "Report the outcome of this automation run. This ends the run and its sandbox, so call it once, as the \
         last thing you do.",

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use gate::{CallRequest, Failure, ORG_ADMIN, Outside, Tool, ToolScope, Within, Work};
 use jsonschema::Validator;
 use policy::{ActorClass, Policy, Risk};
-use proto::AgentMode;
+use proto::{AgentMode, JsonObject};
 use serde_json::Value;
 use store::{SandboxSession, Store, StoreError};
 use tokio::sync::Semaphore;
@@ -33,6 +33,8 @@ pub(crate) struct PlatformTool {
     pub(crate) name: &'static str,
     /// Other names under which callbacks may call it. Records contain `name` only.
     pub(crate) aliases: &'static [&'static str],
+    /// Other names under which callbacks may send an argument, with the name that the schema has.
+    pub(crate) argument_aliases: &'static [(&'static str, &'static str)],
     /// Must rise with every change of the schema; a test compares. A sandbox that was started with another version is
     /// told so instead of being misunderstood.
     pub(crate) version: u32,
@@ -86,6 +88,18 @@ static VALIDATORS: LazyLock<HashMap<&str, Validator>> = LazyLock::new(|| {
 });
 
 impl PlatformTool {
+    /// Renames arguments to what the schema calls them. An argument that has both names keeps both, which the schema
+    /// refuses.
+    pub(crate) fn rename_arguments(&self, arguments: &mut JsonObject) {
+        for (alias, name) in self.argument_aliases {
+            if !arguments.contains_key(*name)
+                && let Some(value) = arguments.remove(*alias)
+            {
+                arguments.insert((*name).to_owned(), value);
+            }
+        }
+    }
+
     /// The tool with this name or alias that the gateway executes.
     pub(crate) fn find(name: &str) -> Option<&'static Self> {
         let named = |tool: &&&Self| tool.name == name || tool.aliases.contains(&name);

@@ -10,6 +10,7 @@ use super::platform::{PlatformTool, ToolPlace};
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "request_env_variables",
     aliases: &[],
+    argument_aliases: &[],
     version: 2,
     description: "Ask the user for the values of environment variables that the project needs. The user gets a form. \
         The values never appear in the conversation: they arrive in /tmp/.proliferate_env.json. Returns at once, before \

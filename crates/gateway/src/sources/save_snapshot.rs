@@ -19,6 +19,7 @@ use crate::runtime::SnapshotError;
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "save_snapshot",
     aliases: &[],
+    argument_aliases: &[],
     version: 1,
     description: "Save the state of this sandbox: its files, installed dependencies and build results. Later \
         sessions start from it. Call it when the work is in a state worth coming back to.",

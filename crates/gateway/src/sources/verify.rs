@@ -37,6 +37,7 @@ pub(crate) const UPLOADS: usize = 2;
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "verify",
     aliases: &[],
+    argument_aliases: &[],
     version: 1,
     description: "Upload evidence that the work is right: screenshots, test logs, recordings. Put the files into a \
         folder first, then call this with the folder. The user sees them in the session.",

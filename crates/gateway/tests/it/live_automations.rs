@@ -159,6 +159,13 @@ async fn a_report_counts_once_and_only_from_the_session_of_its_run(on: On) {
 
     let (done, _) = world.call(&world.session, "automation_complete", &world.report()).await;
     assert!(done, "the same report again");
+    let mut renamed = world.report();
+    for (name, alias) in [("run_id", "runId"), ("completion_id", "completionId")] {
+        let value = renamed.as_object_mut().unwrap().remove(name).unwrap();
+        renamed[alias] = value;
+    }
+    let (done, text) = world.call(&world.session, "automation_complete", &renamed).await;
+    assert!(done, "the same report with other names: {text}");
     for (field, value, why) in [
         ("outcome", json!("failed"), "other contents"),
         ("completion_id", json!("another"), "another completion_id"),
