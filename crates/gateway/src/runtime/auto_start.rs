@@ -1,5 +1,6 @@
 //! The commands that start an app's services: run once as a test, or started as services that keep running.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -26,6 +27,8 @@ const MAX_COMMANDS: usize = 10;
 const MAX_NAME: usize = 100;
 const MAX_COMMAND: usize = 1000;
 const MAX_PATH: usize = 500;
+pub(crate) const REPEATED: &str =
+    "must differ from the names before it in letters or digits: a service replaces another of its name";
 
 /// The reason why a list of commands is not run.
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +57,32 @@ pub(crate) async fn commands(
     {
         let own = parse(found.service_commands);
         if !own.is_empty() {
-            return Ok(own);
+            return Ok(distinct(own));
         }
     }
     let repos = runtime.store.session_repos(record.id).await?;
-    Ok(repos.into_iter().flat_map(of_repo).take(MAX_COMMANDS).collect())
+    Ok(distinct(repos.into_iter().flat_map(of_repo).take(MAX_COMMANDS).collect()))
+}
+
+/// Renames the commands whose service would replace an earlier one, for example because two repositories have one of the
+/// same name: after their folder, or else with a number.
+fn distinct(commands: Vec<AutoStartCommand>) -> Vec<AutoStartCommand> {
+    let mut taken = HashSet::new();
+    let rename = |command: AutoStartCommand| {
+        let name = command.name.clone();
+        let in_folder = command.workspace_path.as_ref().map(|folder| format!("{name}-{folder}"));
+        let numbered = (2..).map(|number| format!("{number}-{name}"));
+        let mut names = std::iter::once(name.clone()).chain(in_folder).chain(numbered);
+        let free = names.find(|name| taken.insert(service_name(name)));
+        AutoStartCommand { name: free.unwrap_or_default(), ..command }
+    };
+    commands.into_iter().map(rename).collect()
+}
+
+/// The position of the first name in a list whose service would replace an earlier one of the list.
+pub(crate) fn repeated_name<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<usize> {
+    let mut taken = HashSet::new();
+    names.into_iter().position(|name| !taken.insert(service_name(name)))
 }
 
 fn of_repo(placed: PlacedRepo) -> Vec<AutoStartCommand> {
@@ -79,8 +103,11 @@ pub(crate) fn check(commands: &[AutoStartCommand]) -> Result<(), String> {
     if commands.len() > MAX_COMMANDS {
         return Err(format!("serviceCommands has at most {MAX_COMMANDS} entries"));
     }
-    let problems: Vec<_> =
+    let mut problems: Vec<_> =
         commands.iter().enumerate().flat_map(|(index, command)| problems(index, command)).collect();
+    if let Some(index) = repeated_name(commands.iter().map(|command| command.name.as_str())) {
+        problems.push(format!("serviceCommands[{index}].name {REPEATED}"));
+    }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
@@ -284,12 +311,30 @@ mod tests {
             let said = check(&[wrong]).unwrap_err();
             assert!(said.starts_with(field), "{said}");
         }
+        let said =
+            check(&[command("the web", None, None), command("the/web", Some("app"), None)]).unwrap_err();
+        assert!(said.starts_with("serviceCommands[1].name must differ"), "{said}");
         let said = check(&[command("", None, Some("../up")), command("x", Some("/etc"), None)]).unwrap_err();
         for field in ["serviceCommands[0].name", "serviceCommands[0].cwd", "serviceCommands[1].workspacePath"]
         {
             assert!(said.contains(field), "{said}");
         }
         assert!(check(&vec![command("x", None, None); 11]).unwrap_err().contains("at most 10"));
+    }
+
+    #[test]
+    fn services_of_the_same_name_are_renamed_after_their_folder() {
+        let long = "x".repeat(70);
+        for (given, expected) in [
+            (vec![("web", Some(".")), ("web", Some("lib")), ("db", None)], vec!["web", "web-lib", "db"]),
+            (vec![("web", None), ("web", None), ("web", None)], vec!["web", "2-web", "3-web"]),
+            (vec![("web-lib", None), ("web", None), ("web", Some("lib"))], vec!["web-lib", "web", "2-web"]),
+            (vec![(&long, None), (&long, Some("lib"))], vec![&long, &format!("2-{long}")]),
+        ] {
+            let given = given.into_iter().map(|(name, folder)| command(name, folder, None)).collect();
+            let names: Vec<_> = distinct(given).into_iter().map(|command| command.name).collect();
+            assert_eq!(names, expected);
+        }
     }
 
     #[test]

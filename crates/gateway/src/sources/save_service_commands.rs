@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use store::{ConfigurationEffect, Effect, JsonText, Store};
 
 use super::platform::{Implementation, PlatformTool, ToolPlace, session_with};
+use crate::runtime::auto_start;
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "save_service_commands",
@@ -86,6 +87,13 @@ impl Within for SaveServiceCommands {
             let invalid =
                 |_| Failure::Invalid("Invalid arguments: commands are not of the expected form".to_owned());
             let Arguments { commands } = Arguments::deserialize(&call.target.parameters).map_err(invalid)?;
+            let names = commands.iter().map(|service| service.name.as_str());
+            if let Some(index) = auto_start::repeated_name(names) {
+                let repeated = auto_start::REPEATED;
+                return Err(Failure::Invalid(format!(
+                    "Invalid arguments: commands[{index}].name {repeated}"
+                )));
+            }
             let value = JsonText::of(&commands);
             let change = configuration_effect(&self.store, call, &TOOL, (value, self.clock.now())).await?;
             Ok((summary(change.configuration, &commands), Effect::SaveServiceCommands(change)))
