@@ -96,7 +96,7 @@ pub(crate) enum SessionCommand {
         /// Where to: PATH, or SESSION:PATH
         to: String,
     },
-    /// List the services that run in the sandbox of a session
+    /// List the services that run in the sandbox of a session, which is woken if it sleeps
     Services {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]

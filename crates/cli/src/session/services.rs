@@ -5,6 +5,7 @@ use proto::http::ServiceEntry;
 use serde_json::json;
 
 use super::find;
+use super::work::wake;
 use crate::clean::{clean, shortened};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -14,7 +15,9 @@ use crate::output::line;
 const COMMAND: usize = 60;
 
 pub(super) async fn ls(context: &Context, client: &Client, named: &str) -> Result<(), Failure> {
-    let found = client.services(find(client, named).await?).await?;
+    let id = find(client, named).await?;
+    let _watching = wake(client, id).await?;
+    let found = client.services(id).await?;
     if context.out.is_json() {
         context.out.result(&json!(found), "");
         return Ok(());

@@ -368,7 +368,7 @@ fn a_changed_value_reaches_a_running_sandbox_and_a_bad_path_is_refused() {
 fn a_sandbox_without_a_connected_agent_gets_what_changed_and_what_was_submitted() {
     let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
     let id = configuration(&real);
-    real.new_session(&json!({"configurationId": id}));
+    real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
     drop(running(&real));
     assert_eq!(real.server.take().unwrap().stop(), 0);
     real.sql(CHANGED_FILES);
@@ -382,6 +382,16 @@ fn a_sandbox_without_a_connected_agent_gets_what_changed_and_what_was_submitted(
     let answer = real.post(&format!("/proliferate/{}/env", real.session), &submitted);
     assert_eq!(answer["applied"], false, "{answer}");
     has(CANARIES[6]);
+    let url = real.server().url("");
+    let ask = |arguments: [&str; 3]| {
+        real.machine.json(&[&arguments[..], &["--url", &url, "--token", real.key()]].concat())
+    };
+    assert_eq!(ask(["session", "services", &real.session])["services"], json!([]));
+    // Now an agent is connected.
+    real.restart_with(&[]);
+    let url = real.server().url("");
+    let finish = ["session", "finish-setup", &real.session, "--url", &url, "--token", real.key()];
+    assert_eq!(real.machine.json(&finish)["success"], true);
 }
 
 #[test]

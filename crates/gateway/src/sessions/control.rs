@@ -1,9 +1,11 @@
-//! Cancels, renames, stops and deletes a session.
+//! Cancels, renames, starts, stops and deletes a session.
 
 use gate::{AdminChange, Subject};
+use proto::socket::WireStatus;
 use proto::{OrgId, SessionId};
 
 use super::{Requester, SessionError, SessionServices, Title};
+use crate::hub::{Hub, HubError};
 
 /// Cancels the running turn. Later prompts are not affected.
 pub async fn cancel(services: &SessionServices, session: SessionId) -> Result<(), SessionError> {
@@ -47,4 +49,22 @@ pub async fn delete(
     let change = AdminChange::new(Subject::Session, "delete", session.to_string());
     let event = services.gate.admin_event(org, &requester.actor(), &change);
     Ok(services.hubs.open(session).await?.delete(event).await?)
+}
+
+/// Starts the agent of a session that has not ended, and waits until it is running. The inner error is the reason why it
+/// does not start, which clients that watch the session also get.
+pub(super) async fn running(hub: &Hub) -> Result<Result<(), String>, HubError> {
+    hub.wake().await?;
+    let mut frames = hub.feed.listen();
+    loop {
+        match hub.state().await? {
+            (WireStatus::Running, _) => return Ok(Ok(())),
+            (WireStatus::Stopped, reason) if !reason.is_empty() => return Ok(Err(reason)),
+            // Somebody stopped or paused the session before its sandbox was running, and it does not start by itself
+            // again.
+            (WireStatus::Stopped, _) => return Ok(Err("the session was stopped meanwhile".to_owned())),
+            (WireStatus::Paused, _) => return Ok(Err("the session was paused meanwhile".to_owned())),
+            _ => frames.changed().await.map_err(|_| HubError::Gone)?,
+        }
+    }
 }

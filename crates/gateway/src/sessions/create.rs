@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use proto::socket::WireStatus;
 use proto::{
     ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType,
     TitleSource,
@@ -12,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use store::{FoundConfiguration, NewSession, Starts, StoreError};
 
 use super::configuration::{find_or_create, is_unfinished};
-use super::control::delete;
+use super::control::{delete, running};
 use super::idempotency::once;
 use super::model::check_model;
 use super::{
     ConfigurationSource, RequestContext, Requester, SessionDraft, SessionError, SessionServices, setup,
 };
 use crate::access::Act;
-use crate::hub::{Hub, HubError, first_sentence};
+use crate::hub::{HubError, first_sentence};
 
 /// A session that was created. Stored under the idempotency key of its request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -156,22 +155,4 @@ async fn boot(
     };
     delete(services, org, id, requester).await?;
     Err(refusal)
-}
-
-/// Waits until the agent is running. The inner error is the reason why it does not start, which clients that watch the
-/// session also get.
-async fn running(hub: &Hub) -> Result<Result<(), String>, HubError> {
-    hub.wake().await?;
-    let mut frames = hub.feed.listen();
-    loop {
-        match hub.state().await? {
-            (WireStatus::Running, _) => return Ok(Ok(())),
-            (WireStatus::Stopped, reason) if !reason.is_empty() => return Ok(Err(reason)),
-            // Somebody stopped or paused the session before its sandbox was running, and it does not start by itself
-            // again.
-            (WireStatus::Stopped, _) => return Ok(Err("the session was stopped meanwhile".to_owned())),
-            (WireStatus::Paused, _) => return Ok(Err("the session was paused meanwhile".to_owned())),
-            _ => frames.changed().await.map_err(|_| HubError::Gone)?,
-        }
-    }
 }

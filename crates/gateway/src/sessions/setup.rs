@@ -7,6 +7,7 @@ use proto::socket::MessageSource;
 use proto::{ConfigurationId, SessionId, SessionType, UserId};
 use store::{Configuration, ConfigurationChange, NewSession, SessionRecord, Starts};
 
+use super::control::running;
 use super::prompt::send;
 use super::{PromptDraft, Requester, SessionError, SessionServices, save_snapshot};
 
@@ -28,8 +29,9 @@ pub(super) async fn start(
     }
 }
 
-/// Saves the files of a setup session for its configuration, which becomes ready, and may rename it. The session is
-/// stopped unless it is to keep running. Returns the configuration and the id of the snapshot.
+/// Saves the files of a setup session for its configuration, which becomes ready, and may rename it. A session without a
+/// connected agent is woken first. It is stopped afterwards unless it is to keep running. Returns the configuration and
+/// the id of the snapshot.
 pub async fn finish_setup(
     services: &SessionServices,
     session: &SessionRecord,
@@ -40,6 +42,9 @@ pub async fn finish_setup(
     let configuration = session.configuration_id.filter(|_| session.session_type == SessionType::Setup);
     let id =
         configuration.ok_or_else(|| failed("This is not a setup session of a configuration".to_owned()))?;
+    // Its sandbox may run without a connected agent.
+    let hub = services.hubs.open(session.id).await?;
+    running(&hub).await?.map_err(|reason| failed(format!("The setup was not saved: {reason}")))?;
     let saved = save_snapshot(services, (session.org_id, session.id), user).await;
     let (snapshot_id, _) = saved.map_err(|error| failed(format!("The setup was not saved: {error}")))?;
     if request.name.is_some() {
@@ -51,7 +56,7 @@ pub async fn finish_setup(
         store.update_configuration(session.org_id, id, change, services.clock.now()).await?;
     }
     if !request.keep_running {
-        let stopped = services.hubs.open(session.id).await?.stop(false).await?;
+        let stopped = hub.stop(false).await?;
         stopped.map_err(|reason| failed(format!("The setup was saved but not stopped: {reason}")))?;
     }
     Ok((id, snapshot_id))
