@@ -35,8 +35,16 @@ pub struct InboxKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeMarks {
     pub sessions: HashMap<SessionId, SessionMark>,
-    /// With the user that a run is assigned to.
-    pub inbox: HashMap<InboxKey, Option<Uuid>>,
+    pub inbox: HashMap<InboxKey, EntryMark>,
+}
+
+/// What clients show of an entry and people change while it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryMark {
+    assigned_to: Option<Uuid>,
+    first_approved_by: Option<Uuid>,
+    /// Each edit of a request's parameters has a hash of its own.
+    edited_hash: Option<String>,
 }
 
 /// What clients show of a session in a list.
@@ -51,7 +59,7 @@ pub struct SessionMark {
 }
 
 struct MarkedSession(SessionId, SessionMark);
-struct MarkedEntry(InboxKey, Option<Uuid>);
+struct MarkedEntry(InboxKey, EntryMark);
 
 from_row!(MarkedSession, row => MarkedSession(
     row.try_get::<Uuid, _>("id")?.into(),
@@ -72,21 +80,30 @@ from_row!(MarkedEntry, row => {
         None => (InboxKind::Approval, row.try_get::<Uuid, _>("id")?.to_string()),
     };
     let session = row.try_get::<Option<Uuid>, _>("session_id")?.map(Into::into);
-    MarkedEntry(InboxKey { kind, id, session }, row.try_get("assigned_to")?)
+    let mark = EntryMark {
+        assigned_to: row.try_get("assigned_to")?,
+        first_approved_by: row.try_get("first_approved_by")?,
+        edited_hash: row.try_get("edited_hash")?,
+    };
+    MarkedEntry(InboxKey { kind, id, session }, mark)
 });
 
 const SESSIONS: &str = "SELECT id, status, pause_reason, outcome, title, latest_task, last_activity_at
     FROM sessions WHERE org_id = $1 ORDER BY last_activity_at DESC, id LIMIT $2";
-const APPROVALS: &str = "SELECT i.id, NULL AS question_id, FALSE AS is_run, i.session_id, NULL AS assigned_to
+const APPROVALS: &str =
+    "SELECT i.id, NULL AS question_id, FALSE AS is_run, i.session_id, NULL AS assigned_to,
+    i.first_approved_by, i.edited_hash
     FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     LEFT JOIN sessions s ON s.id = i.session_id AND s.org_id = i.org_id
     WHERE r.org_id = $1 AND r.status = 'created' AND i.decided_by IS NULL AND i.expires_at > $2
     AND (s.status <> 'stopped' OR i.session_id IS NULL) ORDER BY i.created_at, i.id LIMIT $3";
 const QUESTIONS: &str =
-    "SELECT q.session_id AS id, q.id AS question_id, FALSE AS is_run, q.session_id, NULL AS assigned_to
+    "SELECT q.session_id AS id, q.id AS question_id, FALSE AS is_run, q.session_id, NULL AS assigned_to,
+    NULL AS first_approved_by, NULL AS edited_hash
     FROM questions q WHERE q.org_id = $1 AND q.state = 'open' AND q.expires_at > $2
     ORDER BY q.asked_at, q.id LIMIT $3";
-const RUNS: &str = "SELECT r.id, NULL AS question_id, TRUE AS is_run, r.session_id, r.assigned_to
+const RUNS: &str = "SELECT r.id, NULL AS question_id, TRUE AS is_run, r.session_id, r.assigned_to,
+    NULL AS first_approved_by, NULL AS edited_hash
     FROM automation_runs r WHERE r.org_id = $1 AND r.status = 'needs_human' AND r.completed_at <= $2
     ORDER BY r.completed_at, r.id LIMIT $3";
 
@@ -100,7 +117,7 @@ impl Store {
         for sql in [APPROVALS, QUESTIONS, RUNS] {
             let entries: Vec<MarkedEntry> = read!(self, pool =>
                 sqlx::query_as(sql).bind(org).bind(now).bind(MAX_FOLLOWED).fetch_all(pool).await)?;
-            inbox.extend(entries.into_iter().map(|MarkedEntry(key, assigned)| (key, assigned)));
+            inbox.extend(entries.into_iter().map(|MarkedEntry(key, mark)| (key, mark)));
         }
         Ok(ChangeMarks {
             sessions: sessions.into_iter().map(|MarkedSession(id, mark)| (id, mark)).collect(),

@@ -72,6 +72,10 @@ async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = World::on(setup).await;
         let (own, token) = agent(&world).await;
+        let mode =
+            json!({"key": "tools:effect.open", "mode": {"else": "require_approval", "twoPerson": true}});
+        let set = world.gateway.call("PUT", "/v1/action-modes").bearer(world.team.token(Role::Owner));
+        assert_eq!(set.json(&mode).status().await, 200);
         let app = world.gateway.app.clone();
         let other = OrgOf3::new(&app).await;
         let waits = invoke(&world, &token, own, "effect.open", json!({})).await.1;
@@ -98,6 +102,15 @@ async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
         let made: Value = serde_json::from_str(&answer).unwrap();
         let id = made["invocation"]["id"].as_str().unwrap();
         let entry = json!([{"type": "approval", "id": id, "sessionId": own}]);
+        for stream in [&mut member, &mut service] {
+            assert_eq!(stream.until(id).await["inbox"], entry);
+        }
+        // An approval that leaves its entry waiting changes it.
+        let owner = team.token(Role::Owner);
+        let approve = client().post(running.url(&format!("/v1/invocations/{id}/approve")));
+        let edited = json!({"params": {"a": "other canary"}});
+        let approved = within(approve.bearer_auth(owner).json(&edited).send()).await.unwrap();
+        assert_eq!(approved.status().as_u16(), 202, "the first of two people");
         for stream in [&mut member, &mut service] {
             assert_eq!(stream.until(id).await["inbox"], entry);
         }
