@@ -7,15 +7,15 @@ use axum::response::{IntoResponse as _, Response};
 use gate::{Approval, ApprovalError, Attempt, CallOutcome, CallResult, CallShare};
 use proto::http::{
     ApproveInvocation, ErrorBody, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
-    InvokeAction, InvokeReply,
+    InvokeAction, InvokeReply, OrgQuery,
 };
-use proto::{ErrorCode, InvocationId, InvocationStatus, SessionId, UserId};
+use proto::{ErrorCode, InvocationId, InvocationStatus, OrgId, SessionId, UserId};
 use store::{Invocation, UserCredential};
 
 use super::attempts::record_refusal;
 use super::auth::{Attempted, Caller, SessionAccess, SessionAttempt, User};
-use super::contract::identity;
-use super::params::Path;
+use super::contract::{identity, identity_and_organization};
+use super::params::{Path, Query};
 use super::{ApiError, Body, OptionalBody};
 use crate::actions::{ActionCaller, ActionError, is_invalid, shown_invocation};
 use crate::app::AppState;
@@ -202,16 +202,21 @@ pub(super) async fn deny(
     recorded(&app, &attempt, denied.await).await
 }
 
-/// Returns one invocation of the organization.
+/// Returns one invocation of the organization; to a sandbox, one of its own session.
 #[utoipa::path(get, path = "/v1/invocations/{invocationId}", tag = "actions",
-    params(("invocationId" = InvocationId, Path)),
+    params(("invocationId" = InvocationId, Path), OrgQuery),
     responses((status = 200, body = InvocationReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn get_any(
     app: AppState,
-    user: User,
+    caller: Caller,
     Path(id): Path<String>,
+    Query(query): Query<OrgQuery>,
 ) -> Result<Json<InvocationReply>, ApiError> {
-    let found = of_org(&app, &user, &id).await?;
+    let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
+    let found = of_org(&app, org, &id).await?;
+    if identity.session.is_some() && found.session_id != identity.session {
+        return Err(not_found());
+    }
     Ok(Json(InvocationReply { invocation: shown_invocation(&found, app.clock.now()) }))
 }
 
@@ -233,7 +238,7 @@ pub(super) async fn approve_any(
     let approved = async {
         let user = access?;
         let OptionalBody(approval) = OptionalBody::from_request(request, &app).await?;
-        let found = of_org(&app, &user, &id?).await?;
+        let found = of_org(&app, user.org, &id?).await?;
         approve_found(&app, &caller, &found, approval).await
     };
     recorded(&app, &attempt, approved.await).await
@@ -252,7 +257,7 @@ pub(super) async fn deny_any(
     let id = path.map(|Path(id)| id);
     let attempt = attempt_to_decide("deny", &caller, &id);
     let denied = async {
-        let found = of_org(&app, &access?, &id?).await?;
+        let found = of_org(&app, access?.org, &id?).await?;
         deny_found(&app, &caller, &found).await
     };
     recorded(&app, &attempt, denied.await).await
@@ -269,9 +274,9 @@ async fn of_session(app: &AppState, access: &SessionAccess, id: &str) -> Result<
     found.filter(|found| found.session_id == Some(access.session.id)).ok_or_else(not_found)
 }
 
-async fn of_org(app: &AppState, user: &User, id: &str) -> Result<Invocation, ApiError> {
+async fn of_org(app: &AppState, org: OrgId, id: &str) -> Result<Invocation, ApiError> {
     let id = id.parse().map_err(|_| not_found())?;
-    app.store.invocation(user.org, id).await?.ok_or_else(not_found)
+    app.store.invocation(org, id).await?.ok_or_else(not_found)
 }
 
 async fn approve_found(

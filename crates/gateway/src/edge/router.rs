@@ -183,7 +183,7 @@ table! {
     invocations::get => ReadActions;
     invocations::approve => DecideInvocation;
     invocations::deny => DecideInvocation;
-    invocations::get_any => ReadOrganization;
+    invocations::get_any => ReadActions;
     invocations::approve_any => DecideInvocation;
     invocations::deny_any => DecideInvocation;
     mcp::serve => UseMcp;

@@ -64,7 +64,7 @@ pub(crate) fn of_actions(things: &Things) -> Vec<Probe> {
             &at("/actions/invocations/x/deny"),
             json!({}),
         ),
-        probe("GET /v1/invocations/{invocationId}", Act::ReadOrganization, "/v1/invocations/x", null()),
+        probe("GET /v1/invocations/{invocationId}", Act::ReadActions, "/v1/invocations/x", null()),
         probe(
             "POST /v1/invocations/{invocationId}/approve",
             Act::DecideInvocation,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::actions::{agent, get, invoke, worlds};
 use crate::harness::{Setup, within};
-use crate::people::{api_key, person};
+use crate::people::{OrgOf3, api_key, person, service_token};
 use crate::world::World;
 
 const KEY: &str = "tools:effect.write";
@@ -209,6 +209,28 @@ async fn no_api_key_decides_about_a_request_that_was_made_with_an_api_key() {
     }
     world.gateway.sql("UPDATE invocations SET key_id = NULL").await;
     assert_eq!(approve(&world, &key, &id, &json!({})).await.0, 200, "a request of a session");
+}
+
+#[tokio::test]
+async fn services_and_sandboxes_look_up_an_invocation_of_theirs_by_its_id() {
+    for world in worlds().await {
+        let ((own, token), (_, other)) = (agent(&world).await, agent(&world).await);
+        let id = request(&world, &token, own).await;
+        let (org, elsewhere) = (world.team.org, OrgOf3::new(&world.gateway.app).await);
+        let unbound = service_token(&world.gateway.app, None);
+        let named = format!("?organizationId={org}");
+        for (who, query, expected) in [
+            (world.token.as_str(), "", 200),
+            (&service_token(&world.gateway.app, Some(elsewhere.org)), "", 404),
+            (&unbound, &named, 200),
+            (&unbound, "", 401),
+            (&token, "", 200),
+            (&other, "", 404),
+        ] {
+            let (status, body) = get(&world, who, &format!("/v1/invocations/{id}{query}")).await;
+            assert_eq!(status, expected, "{query} {body}");
+        }
+    }
 }
 
 #[tokio::test]
