@@ -90,6 +90,13 @@ struct CheckedApproval {
     versions: Versions,
 }
 
+/// The end of a run that never started, and the events of the decision and of the call.
+struct Unexecuted {
+    ended: Ended,
+    decision: NewEvent,
+    call: NewEvent,
+}
+
 impl Gate {
     /// Approves a request and executes it. Of several approvals one executes; the others learn what became of it. The
     /// first of two people who must approve leaves it waiting. Must not be dropped before it ends: once the approval is
@@ -183,12 +190,14 @@ impl Gate {
     pub async fn deny(&self, org: OrgId, id: InvocationId, by: UserId) -> Result<(), ApprovalError> {
         let WaitingCall { run, .. } = self.waiting_call(org, id).await?;
         let at = self.clock.now();
-        let (ended, mut event) = self.unexecuted(&run, RunStatus::Denied, "denied by a person", at)?;
-        decided_by(&mut event, by);
+        let Unexecuted { ended, mut decision, call } =
+            self.unexecuted(&run, RunStatus::Denied, "denied by a person", at)?;
+        decided_by(&mut decision, by);
+        let events = vec![decision, call];
         let verdict = RunVerdict::Deny(Box::new(ended));
         let decision =
             RunDecision { org, run_id: run.run_id, by: Some(by), at, verdict, seen: None, edit: None };
-        if self.write_decision(id, decision, vec![event]).await? {
+        if self.write_decision(id, decision, events).await? {
             return Ok(());
         }
         Err(ApprovalError::Decided(InvocationStatus::Pending))
@@ -206,15 +215,16 @@ impl Gate {
         let Invocation { org_id: org, run_id, .. } = waiting;
         let Some(run) = self.store.run(*org, run_id).await? else { return Ok(()) };
         let at = self.clock.now();
-        let Ok((ended, event)) = self.unexecuted(&run, RunStatus::Cancelled, "expired", at) else {
+        let Ok(unexecuted) = self.unexecuted(&run, RunStatus::Cancelled, "expired", at) else {
             return Ok(());
         };
+        let Unexecuted { ended, decision: decided, call } = unexecuted;
         let verdict = RunVerdict::Expire(Box::new(ended));
         let run_id = run_id.clone();
         let decision = RunDecision { org: *org, run_id, by: None, at, verdict, seen: None, edit: None };
         // If somebody decided meanwhile, that decision stands.
         let change = Change::Decide(Box::new(decision));
-        self.store.gate_write(GateWrite::new(change, vec![event])).await.map(drop)
+        self.store.gate_write(GateWrite::new(change, vec![decided, call])).await.map(drop)
     }
 
     async fn waiting_call(&self, org: OrgId, id: InvocationId) -> Result<WaitingCall, ApprovalError> {
@@ -292,14 +302,13 @@ impl Gate {
         })
     }
 
-    /// The end of a run that never started, and the event of the decision.
     fn unexecuted(
         &self,
         run: &Run,
         status: RunStatus,
         outcome: &str,
         at: DateTime<Utc>,
-    ) -> Result<(Ended, NewEvent), ApprovalError> {
+    ) -> Result<Unexecuted, ApprovalError> {
         let call = JudgedCall::of_run(run, None).ok_or(ApprovalError::NotFound)?;
         let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
         let refusal = Refusal::new(ToolErrorCode::PolicyDenied, outcome);
@@ -308,10 +317,11 @@ impl Gate {
             rule_id: "approval".to_owned(),
             reason: outcome.to_owned(),
         };
-        let mut event = self.audit.decision(&call, &verdict, &versions);
-        event.event.actor = acting(&gateway());
-        let ended = self.ended_by_gate(&call, &refusal, &versions);
-        Ok((Ended { status, outcome: outcome.to_owned(), at, ..ended }, event))
+        let mut decision = self.audit.decision(&call, &verdict, &versions);
+        decision.event.actor = acting(&gateway());
+        let (ended, event) = self.ended_by_gate(&call, refusal, &versions);
+        let ended = Ended { status, outcome: outcome.to_owned(), at, ..ended };
+        Ok(Unexecuted { ended, decision, call: event })
     }
 }
 

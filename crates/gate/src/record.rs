@@ -177,9 +177,15 @@ impl Gate {
         Finished { ended, artifact, event, further_events, result }
     }
 
-    /// The end of a call that the gate itself answers.
-    pub(crate) fn ended_by_gate(&self, call: &JudgedCall, refusal: &Refusal, versions: &Versions) -> Ended {
-        self.finish(call, Err(refusal.clone()), Responder::Gate, versions).ended
+    /// The end of a call that the gate itself answers, and its event.
+    pub(crate) fn ended_by_gate(
+        &self,
+        call: &JudgedCall,
+        refusal: Refusal,
+        versions: &Versions,
+    ) -> (Ended, NewEvent) {
+        let Finished { ended, event, .. } = self.finish(call, Err(refusal), Responder::Gate, versions);
+        (ended, event)
     }
 
     fn ended(

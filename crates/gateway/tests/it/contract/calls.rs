@@ -4,6 +4,7 @@ use proto::Role;
 use serde_json::{Value, json};
 use testkit::Plan;
 
+use crate::actions::{agent, invoke};
 use crate::world::{DENIED, World, outcomes, with, write_call};
 
 /// The test tool counts its own effects. Every effect must belong to a call that the gate allowed, under its run id.
@@ -41,7 +42,7 @@ pub(super) async fn a_call_names_a_lane(world: World) {
     assert!(world.events("run-00000001").await.iter().all(|event| event["lane_id"] == "actions.write"));
 }
 
-/// Records success, denial, tool failure, invalid parameters, and a body that is not a call.
+/// Records success, denial by policy and by a person, tool failure, invalid parameters, and a body that is not a call.
 pub(super) async fn every_attempt_is_recorded(world: World) {
     assert_eq!(world.call(&write_call("run-success")).await.status, 200);
     let denied = with(write_call("run-denied-1"), "operation", json!("effect.unheard"));
@@ -58,6 +59,20 @@ pub(super) async fn every_attempt_is_recorded(world: World) {
     ] {
         assert_eq!(outcomes(&world.events(run).await), expected, "{run}");
     }
+    let (own, token) = agent(&world).await;
+    let (status, waiting) = invoke(&world, &token, own, "effect.write", json!({"note": "hello"})).await;
+    assert_eq!(status, 202, "{waiting}");
+    let id = waiting["invocation"]["id"].as_str().unwrap();
+    let deny = world.gateway.post(&format!("/v1/invocations/{id}/deny"), &json!({}));
+    assert_eq!(deny.bearer(world.team.token(Role::Owner)).status().await, 200);
+    let events = world.events(&format!("call_{}", id.replace('-', ""))).await;
+    assert_eq!(outcomes(&events), [&[("system", "success")][..], &DENIED].concat());
+    let actors = [&events[1]["actor"]["actor_id"], &events[2]["actor"]["actor_id"]];
+    assert_eq!(
+        actors,
+        [&json!(world.team.id(Role::Owner)), &json!(own)],
+        "who decided, and whose call it is"
+    );
     let before = told(&world).await;
     let unread = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body("[").send().await;
     assert_eq!(unread.status, 400);
