@@ -77,7 +77,8 @@ async fn change(context: &Context, org: Option<&str>, user: &str, to: Option<Rol
         Some(role) => AdminChange::new(Subject::Role, "change", format!("user {user}, role {role}")),
         None => AdminChange::new(Subject::Member, "remove", format!("user {user}")),
     };
-    context.administer(&store, org, &change).await?.change_member(org, user, to).await?;
+    let now = context.clock.now();
+    context.administer(&store, org, &change).await?.change_member(org, user, to, now).await?;
     let sentence = match to {
         Some(role) => format!("user {user} is {role} now"),
         None => format!("user {user} is no longer a member of {org}"),

@@ -159,19 +159,29 @@ from_row!(inline Invocation, row => Invocation {
     },
 });
 
-pub(crate) const UNSTARTED: &str = "SELECT i.run_id FROM runs r
+/// The requests of a session that have not started.
+pub(crate) const UNSTARTED_OF_SESSION: &str = "SELECT i.run_id FROM runs r
     JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     WHERE r.org_id = $1 AND r.session_id = $2 AND r.status = 'created' AND i.expires_at > $3";
+/// Those of an API key.
+pub(crate) const UNSTARTED_OF_KEY: &str = "SELECT i.run_id FROM runs r
+    JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
+    WHERE r.org_id = $1 AND r.session_id IS NULL AND i.key_id = $2 AND r.status = 'created' AND i.expires_at > $3";
+/// Those of a member's API keys, which are deleted with the membership.
+pub(crate) const UNSTARTED_OF_MEMBER: &str = "SELECT i.run_id FROM runs r
+    JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
+    JOIN api_keys k ON k.org_id = i.org_id AND k.id = i.key_id
+    WHERE r.org_id = $1 AND r.session_id IS NULL AND k.user_id = $2 AND r.status = 'created' AND i.expires_at > $3";
 pub(crate) const EXPIRE: &str =
     "UPDATE invocations SET expires_at = $3 WHERE org_id = $1 AND run_id = $2 AND expires_at > $3";
 
-/// Lets the requests of a session that have not started expire. The rows are locked in the order of their runs, as the
+/// Lets the requests that one of the queries above selects expire. The rows are locked in the order of their runs, as the
 /// gate locks them, because PostgreSQL ends one of two transactions that wait for each other.
 macro_rules! expire_requests {
-    ($connection:expr, $org:expr, $session:expr, $at:expr) => {{
-        let mut runs: Vec<String> = sqlx::query_scalar($crate::invocation::UNSTARTED)
+    ($connection:expr, $unstarted:expr, $org:expr, $requester:expr, $at:expr) => {{
+        let mut runs: Vec<String> = sqlx::query_scalar($unstarted)
             .bind($org)
-            .bind($session)
+            .bind($requester)
             .bind($at)
             .fetch_all(&mut *$connection)
             .await?;

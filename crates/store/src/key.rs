@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::db::read;
 use crate::gate::administer;
+use crate::invocation::{UNSTARTED_OF_KEY, expire_requests};
 use crate::row::{from_row, word};
 use crate::{Member, Store, StoreError, TokenHash};
 
@@ -112,7 +113,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
-    /// Revokes a key; `only_of` limits it to keys of that user.
+    /// Revokes a key; `only_of` limits it to keys of that user. What was requested with it and has not started expires.
     pub async fn revoke_key(
         &self,
         org: OrgId,
@@ -125,7 +126,11 @@ impl Store {
         let (org, key, user) = (org.uuid(), key.uuid(), only_of.map(UserId::uuid));
         administer!(self, tx => {
             let done = sqlx::query(SQL).bind(org).bind(key).bind(at).bind(user).execute(&mut *tx).await?;
-            if done.rows_affected() == 0 { Err(StoreError::Missing("this key")) } else { Ok(()) }
+            if done.rows_affected() == 0 {
+                return Err(StoreError::Missing("this key"));
+            }
+            expire_requests!(tx, UNSTARTED_OF_KEY, org, key, at);
+            Ok(())
         })
     }
 }

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::db::read;
 use crate::gate::administer;
+use crate::invocation::{UNSTARTED_OF_MEMBER, expire_requests};
 use crate::{Store, StoreError};
 
 /// A user as a member of one organization.
@@ -50,6 +51,7 @@ pub(crate) const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id
 const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
 const OTHER_OWNERS: &str =
     "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";
+const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
 
 impl Store {
     /// Adds a member and returns the user's id: the given one, or that of the existing user with this address.
@@ -99,15 +101,16 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).fetch_optional(pool).await)?)
     }
 
-    /// Changes a member's role, or removes the member (`None`). The last owner cannot be changed or removed.
+    /// Changes a member's role, or removes the member (`None`). The last owner cannot be changed or removed. What was
+    /// requested with the API keys of a removed member and has not started expires.
     pub async fn change_member(
         &self,
         org: OrgId,
         user: UserId,
         role: Option<Role>,
+        at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         const SET: &str = "UPDATE members SET role = $3 WHERE org_id = $1 AND user_id = $2";
-        const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
         let (org, user) = (org.uuid(), user.uuid());
         administer!(self, tx => {
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
@@ -117,21 +120,33 @@ impl Store {
             if now == Role::Owner.as_str() && others == 0 && role != Some(Role::Owner) {
                 return Err(StoreError::Refused("the last owner of an organization cannot be removed or demoted"));
             }
-            match role {
-                Some(role) => sqlx::query(SET).bind(org).bind(user).bind(role.as_str()).execute(&mut *tx).await?,
-                None => sqlx::query(DELETE).bind(org).bind(user).execute(&mut *tx).await?,
-            };
+            if let Some(role) = role {
+                sqlx::query(SET).bind(org).bind(user).bind(role.as_str()).execute(&mut *tx).await?;
+            } else {
+                expire_requests!(tx, UNSTARTED_OF_MEMBER, org, user, at);
+                sqlx::query(DELETE).bind(org).bind(user).execute(&mut *tx).await?;
+            }
             Ok(())
         })
     }
 
     /// Removes a member who is neither admin nor owner. `true` if one was removed.
-    pub async fn remove_plain_member(&self, org: OrgId, user: UserId) -> Result<bool, StoreError> {
-        const SQL: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2 AND role = 'member'";
+    pub async fn remove_plain_member(
+        &self,
+        org: OrgId,
+        user: UserId,
+        at: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
         let (org, user) = (org.uuid(), user.uuid());
         administer!(self, tx => {
-            let done = sqlx::query(SQL).bind(org).bind(user).execute(&mut *tx).await?;
-            Ok(done.rows_affected() == 1)
+            sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
+            let role: Option<String> = sqlx::query_scalar(ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
+            if role.as_deref() != Some(Role::Member.as_str()) {
+                return Ok(false);
+            }
+            expire_requests!(tx, UNSTARTED_OF_MEMBER, org, user, at);
+            sqlx::query(DELETE).bind(org).bind(user).execute(&mut *tx).await?;
+            Ok(true)
         })
     }
 }

@@ -6,7 +6,7 @@ use proto::{Outcome, PauseReason, SessionStatus, TitleSource};
 use sqlx::types::Json;
 
 use crate::db::write;
-use crate::invocation::expire_requests;
+use crate::invocation::{UNSTARTED_OF_SESSION, expire_requests};
 use crate::owner::{HOLD, fenced};
 use crate::row::storable;
 use crate::session::{COUNT_LIVE_SESSIONS, HOLD_LIMIT, admit};
@@ -134,7 +134,7 @@ impl Store {
         write!(self, Disk, tx => {
             fenced!(tx, owner, SQL, status.as_str(), stop_reason, reason, outcome, at);
             if status == SessionStatus::Stopped {
-                expire_requests!(tx, owner.org().uuid(), owner.session().uuid(), at);
+                expire_requests!(tx, UNSTARTED_OF_SESSION, owner.org().uuid(), owner.session().uuid(), at);
             }
             Ok(())
         })

@@ -58,11 +58,12 @@ pub(super) async fn set_role(
 ) -> Result<Json<OkReply>, ApiError> {
     let details = format!("user {target}, role {}", change.role);
     let store = administer(&app, &user, Subject::Role, "change", details);
-    store.change_member(user.org, target, Some(change.role)).await?;
+    store.change_member(user.org, target, Some(change.role), app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
 
-/// Removes a member. All API keys and tickets of the membership end with it.
+/// Removes a member. All API keys and tickets of the membership end with it, and so do requests that wait for approval and
+/// were made with those keys.
 #[utoipa::path(delete, path = "/v1/members/{userId}", tag = "identity", params(("userId" = UserId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn remove(
@@ -72,8 +73,8 @@ pub(super) async fn remove(
 ) -> Result<Json<OkReply>, ApiError> {
     let store = administer(&app, &admin, Subject::Member, "remove", format!("user {target}"));
     if admin.may(Act::ManageRoles, false) {
-        store.change_member(admin.org, target, None).await?;
-    } else if !store.remove_plain_member(admin.org, target).await? {
+        store.change_member(admin.org, target, None, app.clock.now()).await?;
+    } else if !store.remove_plain_member(admin.org, target, app.clock.now()).await? {
         let member = app.store.member(admin.org, target).await?;
         return Err(match member {
             Some(_) => ApiError::forbidden("Only an owner may remove owners and admins"),

@@ -93,7 +93,7 @@ async fn a_device_login_ends_when_it_is_denied_or_expires_and_with_its_approver(
 
         let (left, code) = started(&gateway, "two").await;
         assert_eq!(answer(&gateway, &code, "approve", &ada.token).await, 200);
-        gateway.app.store.change_member(ada.org, ada.id, None).await.unwrap();
+        gateway.app.store.change_member(ada.org, ada.id, None, gateway.app.clock.now()).await.unwrap();
         assert_eq!(poll(&gateway, &left).await.1["error"], "invalid_device_code");
 
         let bob = member(&gateway).await;

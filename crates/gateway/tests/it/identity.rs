@@ -64,9 +64,9 @@ async fn oldest_membership(gateway: TestGateway, clock: &Clock) {
         "nobody is locked out by being added elsewhere"
     );
     assert_eq!(me(&gateway, &user_token(&gateway.app, user, b)).await["role"], json!("admin"));
-    gateway.app.store.change_member(a, user, None).await.unwrap();
+    gateway.app.store.change_member(a, user, None, gateway.app.clock.now()).await.unwrap();
     assert_eq!(me(&gateway, &token).await["orgId"], json!(b));
-    gateway.app.store.change_member(b, user, None).await.unwrap();
+    gateway.app.store.change_member(b, user, None, gateway.app.clock.now()).await.unwrap();
     refused(&gateway, &token, "no membership is left").await;
 }
 
@@ -129,7 +129,7 @@ async fn a_revoked_credential_fails_at_once() {
         app.store.revoke_key(org, id, None, app.clock.now()).await.unwrap();
         refused(&gateway, &key, "the key is revoked").await;
         me(&gateway, &other).await;
-        app.store.change_member(org, person.id, None).await.unwrap();
+        app.store.change_member(org, person.id, None, app.clock.now()).await.unwrap();
         refused(&gateway, &person.token, "the membership ended").await;
         refused(&gateway, &other, "the key of a membership that ended").await;
         join(app, org, Role::Owner, &format!("{}@test.example", some_uuid())).await;

@@ -34,7 +34,7 @@ async fn a_socket_ends_with_the_membership(on: On) {
     let mut others = live.running(&session).await;
     let mut service = live.try_watch(&session, &service_token(&live.app, None), "").await.unwrap();
     // Change the store directly, as `users rm` does in another process: this process is not notified.
-    live.app.store.change_member(bob.org, bob.id, None).await.unwrap();
+    live.app.store.change_member(bob.org, bob.id, None, live.app.clock.now()).await.unwrap();
     assert_ended(&mut by_token).await;
     assert_ended(&mut by_key).await;
     others.nothing_but_pong().await;
@@ -149,11 +149,15 @@ async fn a_role_counts_from_the_next_command(on: On) {
     let snapshot = json!({"type": "save_snapshot"});
     socket.send(&snapshot).await;
     socket.until_type("snapshot_result").await;
-    live.app.store.change_member(admin.org, admin.id, Some(Role::Member)).await.unwrap();
+    live.app
+        .store
+        .change_member(admin.org, admin.id, Some(Role::Member), live.app.clock.now())
+        .await
+        .unwrap();
     socket.send(&snapshot).await;
     let refused = socket.until_type("error").await.pop().unwrap();
     assert_eq!(refused["payload"]["message"], "Not authorized to modify this session");
-    live.app.store.change_member(admin.org, admin.id, Some(Role::Admin)).await.unwrap();
+    live.app.store.change_member(admin.org, admin.id, Some(Role::Admin), live.app.clock.now()).await.unwrap();
     socket.send(&snapshot).await;
     socket.until_type("snapshot_result").await;
 }

@@ -56,7 +56,7 @@ async fn a_login_code_expires_and_ends_with_its_membership() {
         let post = |code: &str| gateway.post("/v1/login", &json!({"code": code})).status();
         clock.advance(LOGIN_LINK_LIFETIME.saturating_sub(Duration::from_secs(1)));
         assert_eq!(post(&in_time).await, 200);
-        gateway.app.store.change_member(person.org, person.id, None).await.unwrap();
+        gateway.app.store.change_member(person.org, person.id, None, gateway.app.clock.now()).await.unwrap();
         assert_eq!(post(&orphan).await, 401);
         for strange in ["", "pll_", "pll_00", "plk_00", "x"] {
             assert_eq!(post(strange).await, 401, "{strange}");
@@ -113,7 +113,7 @@ async fn a_login_ends_after_twelve_hours_and_with_its_membership() {
         let me = |token: &str| gateway.get("/v1/me").cookie(token).status();
         clock.advance(Duration::from_hours(12).saturating_sub(Duration::from_secs(1)));
         assert_eq!((me(&long).await, me(&short).await), (200, 200));
-        gateway.app.store.change_member(bob.org, bob.id, None).await.unwrap();
+        gateway.app.store.change_member(bob.org, bob.id, None, gateway.app.clock.now()).await.unwrap();
         assert_eq!(me(&short).await, 401, "the membership ended");
         clock.advance(Duration::from_secs(1));
         assert_eq!(me(&long).await, 401, "twelve hours are over");

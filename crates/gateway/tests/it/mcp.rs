@@ -389,7 +389,11 @@ async fn a_request_of_a_key_is_decided_by_a_person_and_expires_with_the_key() {
         assert_eq!(text(&told["result"]), "Action denied: a person denied it");
         let revoke = world.gateway.call("DELETE", &format!("/v1/keys/{id}")).bearer(owner);
         assert_eq!(revoke.status().await, 200);
-        assert_eq!(decide(&world, &second, "approve", owner).await.0, 410, "its key was revoked");
+        let inbox = world.gateway.get("/v1/inbox").bearer(owner).send().await.json();
+        assert_eq!(inbox["entries"], json!([]), "its key was revoked");
+        for act in ["approve", "deny"] {
+            assert_eq!(decide(&world, &second, act, owner).await.0, 410, "its key was revoked");
+        }
         assert_eq!(world.effects(), 0);
     }
 }

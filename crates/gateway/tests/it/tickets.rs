@@ -103,7 +103,13 @@ async fn a_ticket_dies_with_the_membership() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = world(setup).await;
         let (_, ticket) = world.ticket("socket").await;
-        world.gateway.app.store.change_member(world.ada.org, world.ada.id, None).await.unwrap();
+        world
+            .gateway
+            .app
+            .store
+            .change_member(world.ada.org, world.ada.id, None, world.gateway.app.clock.now())
+            .await
+            .unwrap();
         assert_eq!(world.open(&world.session, &ticket).status().await, 401);
     }
 }

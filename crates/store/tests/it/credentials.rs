@@ -25,7 +25,7 @@ on_both! {
     a_ticket_needs_a_session_and_a_member_of_its_organization
 }
 
-fn key(org_id: OrgId, user_id: UserId, number: u8) -> NewApiKey {
+pub(crate) fn key(org_id: OrgId, user_id: UserId, number: u8) -> NewApiKey {
     let name = format!("key {number}");
     NewApiKey {
         id: id(number),
@@ -80,7 +80,7 @@ async fn a_key_dies_with_the_membership(b: &Backend) {
     member(&b.store, two, 10, Role::Member).await;
     b.store.create_key(key(one, ada, 20)).await.unwrap();
     b.store.create_key(key(two, ada, 21)).await.unwrap();
-    b.store.change_member(one, ada, None).await.unwrap();
+    b.store.change_member(one, ada, None, at(2)).await.unwrap();
     assert!(b.store.key_owner(&hash(20)).await.unwrap().is_none());
     assert!(b.store.keys(one).await.unwrap().is_empty());
     assert_eq!(
@@ -152,7 +152,7 @@ async fn a_login_code_dies_with_the_membership(b: &Backend) {
     member(&b.store, one, 9, Role::Owner).await;
     let ada = member(&b.store, one, 10, Role::Member).await;
     b.store.create_login_code(code(one, ada, 30, at(60))).await.unwrap();
-    b.store.change_member(one, ada, None).await.unwrap();
+    b.store.change_member(one, ada, None, at(2)).await.unwrap();
     assert_eq!(b.store.redeem_login_code(&hash(30), at(1)).await.unwrap(), None);
     let stranger = b.store.create_login_code(code(one, ada, 31, at(60))).await;
     assert!(matches!(stranger, Err(StoreError::Missing("this member"))), "{stranger:?}");
@@ -300,7 +300,7 @@ async fn a_credential_ends_with_the_membership_the_key_or_the_login(b: &Backend)
     assert_eq!(b.store.role_now(all[6], at(1)).await.unwrap(), Some(Role::Admin));
     b.store.revoke_key(one, id(60), None, at(2)).await.unwrap();
     b.store.end_login_session(&hash(70), at(2)).await.unwrap();
-    b.store.change_member(one, bob, None).await.unwrap();
+    b.store.change_member(one, bob, None, at(2)).await.unwrap();
     assert_eq!(ended(at(3)).await, [all[1], all[3], all[5], all[6]]);
     assert_eq!(ended(at(60)).await, [all[1], all[3], all[4], all[5], all[6]], "a login ends with its time");
 }

@@ -1,7 +1,9 @@
 //! Runs that wait for approval: of an approval, a denial and an expiry, one succeeds.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use proto::{ActionMode, InvocationStatus, ModeSource, Risk, RunStatus, SessionId, SessionStatus};
+use proto::{
+    ActionMode, ApiKeyId, InvocationStatus, ModeSource, Risk, Role, RunStatus, SessionId, SessionStatus,
+};
 use serde_json::json;
 use store::{
     Change, Ended, GateWrite, InboxFilter, JsonText, NewInvocation, NewOrg, NewRun, RequestEdit, RunDecision,
@@ -9,8 +11,9 @@ use store::{
 };
 
 use crate::backend::{Backend, on_both};
+use crate::credentials::key;
 use crate::gate::{begin, done, end, ended, event, org, run};
-use crate::world::{ending, own, session};
+use crate::world::{ending, id, member, own, session};
 
 on_both! {
     of_an_approval_and_an_expiry_one_succeeds
@@ -18,6 +21,7 @@ on_both! {
     a_grant_is_redeemed_once_and_only_in_time
     an_approval_counts_only_for_what_its_approver_has_seen
     requests_expire_when_their_session_stops
+    requests_expire_when_their_key_is_revoked_or_its_owner_leaves
 }
 
 async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
@@ -25,6 +29,10 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
 }
 
 async fn wait_for(store: &Store, run: NewRun, number: u128) -> DateTime<Utc> {
+    wait_with_key(store, run, number, None).await
+}
+
+async fn wait_with_key(store: &Store, run: NewRun, number: u128, key_id: Option<ApiKeyId>) -> DateTime<Utc> {
     let new = NewRun { waits: true, ..run };
     let id = new.run_id.clone();
     let expires_at = new.created_at + TimeDelta::minutes(5);
@@ -38,7 +46,7 @@ async fn wait_for(store: &Store, run: NewRun, number: u128) -> DateTime<Utc> {
         mode_reason: None,
         params: JsonText::of(&json!({})),
         definition_hash: None,
-        key_id: None,
+        key_id,
         two_person: false,
         waiting: Some(Waiting { request: JsonText::of(&json!({"a": 1})), expires_at, limit: 10 }),
     };
@@ -220,4 +228,47 @@ async fn requests_expire_when_their_session_stops(backend: &Backend) {
     );
     let late = store.gate_write(decision("run-0070", at, start())).await.unwrap();
     assert!(matches!(late, Written::Overdue), "{late:?}");
+}
+
+async fn requests_expire_when_their_key_is_revoked_or_its_owner_leaves(backend: &Backend) {
+    let store = &backend.store;
+    let created = run("run-0080").created_at;
+    store.create_org(NewOrg { id: org(), name: "org".to_owned(), at: created }).await.unwrap();
+    let member = |number, role| member(store, org(), number, role);
+    let (owner, plain, admin, stays) = (
+        member(10, Role::Owner).await,
+        member(11, Role::Member).await,
+        member(12, Role::Admin).await,
+        member(13, Role::Member).await,
+    );
+    let mut expires_at = created;
+    for (number, user) in [(80, owner), (81, plain), (82, admin), (83, stays), (84, owner)] {
+        let key = key(org(), user, number);
+        let id = key.id;
+        store.create_key(key).await.unwrap();
+        expires_at = wait_with_key(store, run(&format!("run-00{number}")), number.into(), Some(id)).await;
+    }
+    let at = expires_at - TimeDelta::minutes(1);
+    assert!(matches!(store.gate_write(decision("run-0084", at, start())).await.unwrap(), Written::Done));
+    let status = async |number: u128| {
+        let found = store.invocation(org(), uuid::Uuid::from_u128(number).into()).await.unwrap().unwrap();
+        found.status(at)
+    };
+    for number in [80, 84] {
+        store.revoke_key(org(), id(number), None, at).await.unwrap();
+    }
+    assert!(store.remove_plain_member(org(), plain, at).await.unwrap());
+    assert!(!store.remove_plain_member(org(), admin, at).await.unwrap());
+    assert_eq!(status(82).await, InvocationStatus::Pending, "its owner was not removed");
+    store.change_member(org(), admin, Some(Role::Member), at).await.unwrap();
+    assert_eq!(status(82).await, InvocationStatus::Pending, "its owner is still a member");
+    store.change_member(org(), admin, None, at).await.unwrap();
+    for number in [80, 81, 82] {
+        assert_eq!(status(number).await, InvocationStatus::Expired, "{number}");
+    }
+    assert_eq!(
+        [status(83).await, status(84).await],
+        [InvocationStatus::Pending, InvocationStatus::Executing],
+        "another key's, and one that was started"
+    );
 }

@@ -93,17 +93,17 @@ async fn the_last_owner_cannot_be_removed(b: &Backend) {
     let (ada, bob) =
         (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Admin).await);
     for change in [None, Some(Role::Admin), Some(Role::Member)] {
-        let refused = b.store.change_member(one, ada, change).await;
+        let refused = b.store.change_member(one, ada, change, at(2)).await;
         assert!(matches!(refused, Err(StoreError::Refused(_))), "{change:?}: {refused:?}");
     }
-    b.store.change_member(one, ada, Some(Role::Owner)).await.unwrap();
+    b.store.change_member(one, ada, Some(Role::Owner), at(2)).await.unwrap();
     assert_eq!(b.store.member(one, ada).await.unwrap().unwrap().role, Role::Owner);
 
-    b.store.change_member(one, bob, Some(Role::Owner)).await.unwrap();
-    b.store.change_member(one, ada, Some(Role::Member)).await.unwrap();
-    b.store.change_member(one, ada, None).await.unwrap();
+    b.store.change_member(one, bob, Some(Role::Owner), at(2)).await.unwrap();
+    b.store.change_member(one, ada, Some(Role::Member), at(2)).await.unwrap();
+    b.store.change_member(one, ada, None, at(2)).await.unwrap();
     assert!(b.store.member(one, ada).await.unwrap().is_none());
-    let gone = b.store.change_member(one, ada, None).await;
+    let gone = b.store.change_member(one, ada, None, at(2)).await;
     assert!(matches!(gone, Err(StoreError::Missing("this member"))), "{gone:?}");
 }
 
@@ -114,7 +114,7 @@ async fn two_owners_cannot_remove_each_other_at_once(b: &Backend) {
             [member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Owner).await];
         let removed = together(2, |caller| {
             let store = b.store.clone();
-            async move { store.change_member(one, owners[caller], None).await }
+            async move { store.change_member(one, owners[caller], None, at(2)).await }
         })
         .await;
         let refused = removed.iter().filter(|done| matches!(done, Err(StoreError::Refused(_)))).count();

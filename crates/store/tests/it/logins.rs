@@ -31,10 +31,10 @@ async fn a_login_finds_its_member_until_it_expires(b: &Backend) {
         assert_eq!(owner.email, "user10@example.com");
     }
     b.store
-        .change_member(one, member(&b.store, one, 11, Role::Owner).await, Some(Role::Owner))
+        .change_member(one, member(&b.store, one, 11, Role::Owner).await, Some(Role::Owner), at(2))
         .await
         .unwrap();
-    b.store.change_member(one, ada, Some(Role::Member)).await.unwrap();
+    b.store.change_member(one, ada, Some(Role::Member), at(2)).await.unwrap();
     let owner = b.store.login_session_owner(&hash(30), at(2)).await.unwrap().unwrap();
     assert_eq!(owner.role, Role::Member, "the role is the present one");
     assert!(b.store.login_session_owner(&hash(30), at(60)).await.unwrap().is_none(), "expired");
@@ -66,7 +66,7 @@ async fn a_login_dies_with_the_membership(b: &Backend) {
     member(&b.store, two, 10, Role::Member).await;
     b.store.create_login_session(login(one, ada, 30, at(60))).await.unwrap();
     b.store.create_login_session(login(two, ada, 31, at(60))).await.unwrap();
-    b.store.change_member(one, ada, None).await.unwrap();
+    b.store.change_member(one, ada, None, at(2)).await.unwrap();
     member(&b.store, one, 10, Role::Member).await;
     assert!(b.store.login_session_owner(&hash(30), at(1)).await.unwrap().is_none(), "also after coming back");
     assert_eq!(b.store.login_session_owner(&hash(31), at(1)).await.unwrap().unwrap().org_id, two);
