@@ -32,7 +32,9 @@ impl Gate {
         })
     }
 
-    /// The stored request, if it is the one that was recorded. A row that was changed since is not executed.
+    /// The stored request, if it is the one that was recorded. A row that was changed since is not executed. What no column
+    /// repeats, such as the parent run, a ticket or the correlation, cannot be changed in the database at all: the request is
+    /// encrypted with authentication for this organization and this invocation, and an edit keeps everything but parameters.
     pub(crate) fn bound_request(&self, waiting: &WaitingCall) -> Result<CallRequest, ApprovalError> {
         let WaitingCall { invocation, run } = waiting;
         let changed = || ApprovalError::Changed("The request has changed since it was recorded".to_owned());

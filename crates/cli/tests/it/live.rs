@@ -90,7 +90,7 @@ fn count() -> String {
 pub(crate) struct Real {
     pub(crate) machine: Machine,
     pub(crate) server: Option<Server>,
-    key: String,
+    pub(crate) key: String,
     pub(crate) session: String,
 }
 

@@ -167,6 +167,28 @@ fn an_action_that_needs_approval_waits_in_the_sandbox_for_its_decision() {
 }
 
 #[test]
+fn a_users_token_that_is_found_in_a_sandbox_decides_nothing() {
+    let mut acting = Acting::start();
+    acting.real.new_session(&json!({}));
+    let _socket = running(&acting.real);
+    let (id, session, token) = (acting.request(), acting.real.session.clone(), acting.real.key.clone());
+    for place in ["/v1/invocations".to_owned(), format!("/proliferate/{session}/actions/invocations")] {
+        for act in ["approve", "deny"] {
+            let script = format!(
+                "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(q(127.0.0.1:4098)) or die; print $s qq(POST \
+                {place}/{id}/{act} HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer {token}\\r\\ncontent-length: \
+                0\\r\\nconnection: close\\r\\n\\r\\n); print scalar <$s>'"
+            );
+            let said = acting.real.shell(&session, &script);
+            assert!(said.contains(" 403 "), "{act} at {place}: {said}");
+        }
+    }
+    assert_eq!(acting.effects.all().len(), 0);
+    acting.approve(&id);
+    assert_eq!(acting.effects.all().len(), 1, "outside of the sandbox the same person approves it");
+}
+
+#[test]
 fn people_list_watch_approve_and_deny_on_the_command_line() {
     let mut acting = Acting::start();
     acting.real.new_session(&json!({}));

@@ -18,7 +18,7 @@ use axum::http::request::Parts;
 
 use crate::app::AppState;
 
-pub(super) use attempted::Attempted;
+pub(super) use attempted::{Attempted, InsideSandbox};
 pub(super) use caller::from_allowed_origin;
 pub use caller::{Caller, User, authenticate};
 pub(crate) use live::keep_checking;

@@ -15,6 +15,7 @@ use utoipa::openapi::HttpMethod;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::{PathItemExt as _, paste, routes};
 
+use super::auth::InsideSandbox;
 use super::document::{Document, complete};
 use super::{
     action_modes, actions, automation_modes, automation_runs, automations, body, changes, connectors,
@@ -248,5 +249,6 @@ pub fn router(app: AppState) -> Router {
 
 /// The service for sandboxes. It has no `/metrics`, because a sandbox must not see numbers about others.
 pub(crate) fn router_inside(app: AppState) -> Router {
-    Router::new().route("/metrics", routing::any(observe::not_found)).fallback_service(router(app))
+    let inside = Router::new().route("/metrics", routing::any(observe::not_found));
+    inside.fallback_service(router(app)).layer(Extension(InsideSandbox))
 }

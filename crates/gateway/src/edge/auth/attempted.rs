@@ -1,4 +1,5 @@
-//! Access to a route that records refused attempts: the refusal goes to the handler, which knows what was attempted.
+//! Access to a route on which people decide, and that records refused attempts: the refusal goes to the handler, which knows
+//! what was attempted.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -7,6 +8,10 @@ use super::super::ApiError;
 use super::Caller;
 use super::caller::identify;
 use crate::app::AppState;
+
+/// Marks the requests that come from within a sandbox.
+#[derive(Clone, Copy)]
+pub(crate) struct InsideSandbox;
 
 /// A caller with a valid credential, and what another extractor says about its request.
 pub(crate) struct Attempted<T> {
@@ -19,6 +24,11 @@ impl<T: FromRequestParts<AppState, Rejection = ApiError>> FromRequestParts<AppSt
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let caller = identify(parts, app).await?;
-        Ok(Self { caller, access: T::from_request_parts(parts, app).await })
+        // An agent that finds a person's token must not decide about its own requests.
+        let access = match parts.extensions.get::<InsideSandbox>() {
+            Some(_) => Err(ApiError::forbidden("Nobody decides about an action from within a sandbox")),
+            None => T::from_request_parts(parts, app).await,
+        };
+        Ok(Self { caller, access })
     }
 }
