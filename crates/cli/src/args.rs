@@ -56,7 +56,7 @@ pub(crate) use workspaces::{ConfigurationsArgs, ConfigurationsCommand, ReposArgs
 #[derive(Parser)]
 #[command(name = "proliferate", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// The folder of the database, generated keys and sandboxes [setting PROLIFERATE_DATA_DIR]
+    /// The data directory: database, generated keys and sandboxes [setting PROLIFERATE_DATA_DIR]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Override any other setting that is not a secret; may be repeated
@@ -72,8 +72,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and said why · 2 wrong usage or setting · \
-    3 something it needs is missing or cannot be reached (database, port, data dir)";
+const EXIT_CODES: &str = "Exit codes: 0 success · 1 failure, with the reason on standard error · 2 wrong usage or setting · \
+    3 a requirement is missing or unreachable (database, port, data dir)";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -89,13 +89,13 @@ pub(crate) enum Command {
     Configurations(ConfigurationsArgs),
     /// Connect vendors such as Linear and Slack, whose actions agents can use
     Integrations(IntegrationsArgs),
-    /// Set the webhook that is told when something waits for a person
+    /// Set the webhook that is called when something waits for a person
     Notifications(NotificationsArgs),
     /// Disable actions in the sessions that you create
     Preferences(PreferencesArgs),
     /// Manage automations: agents that start by hand, by a webhook or by a schedule
     Automations(AutomationsArgs),
-    /// List, cancel, repeat, assign and settle runs of automations
+    /// List, cancel, repeat, assign and resolve runs of automations
     Runs(RunsArgs),
     /// Manage connectors: remote MCP servers whose tools agents can use
     #[command(subcommand)]
@@ -129,7 +129,7 @@ pub(crate) enum Command {
     Questions(QuestionsArgs),
     /// Check everything that `serve` needs and say how to fix what is missing; changes nothing
     Doctor,
-    /// Create a link that logs a member in once, within 15 minutes
+    /// Create a link that logs a member in to the web UI; it works once, for 15 minutes
     LoginLink {
         #[command(flatten)]
         member: WhichMember,
@@ -289,7 +289,7 @@ pub(crate) enum KeysCommand {
         /// The name of the key in lists
         #[arg(long)]
         name: String,
-        /// What the key opens: everything that the member may do, or only actions, for MCP clients
+        /// What the key allows: `full` everything that the member may do, `mcp` only listing and calling actions, for MCP clients
         #[arg(long, default_value = "full", value_parser = words(KeyScope::ALL, KeyScope::as_str))]
         scope: KeyScope,
         #[command(flatten)]
@@ -445,7 +445,7 @@ pub(crate) enum SandboxCommand {
     },
     /// List sandboxes of this host that run although their data directory is gone
     Leaked {
-        /// End the listed sandboxes
+        /// Kill the processes of the listed sandboxes
         #[arg(long)]
         end: bool,
     },

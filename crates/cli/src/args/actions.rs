@@ -25,7 +25,7 @@ pub(crate) enum ModesCommand {
         /// allow: execute at once · require_approval: ask a person first · deny: never execute
         #[arg(value_enum)]
         mode: ModeArg,
-        /// Read rules that choose another mode by the arguments, and examples, from a JSON file (- is standard input):
+        /// Read rules that choose the mode by the call's arguments, with examples that must hold, from a JSON file (- is stdin):
         /// {"rules": [{"when": JSON SCHEMA, "mode": MODE}], "examples": [{"args": {}, "mode": MODE}]}
         #[arg(long, value_name = "FILE")]
         conditions: Option<PathBuf>,

@@ -11,9 +11,9 @@ use crate::complete;
 pub(crate) enum AuditCommand {
     /// Verify the ledger of this database, or of an export, which needs no database
     Verify(VerifyArgs),
-    /// Write the ledger, its checkpoints and the public key to a new folder
+    /// Write the ledger, its checkpoints and the public key to a new directory
     Export {
-        /// The folder; it must not contain an export already
+        /// The directory; it must not contain an export already
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -25,7 +25,7 @@ pub(crate) enum AuditCommand {
         /// Show this many events first
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
         limit: u32,
-        /// Show only events of this organization, by name or id [default: all, and the system's own]
+        /// Show only events of this organization, by name or id [default: all organizations and the gateway's own events]
         #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
         org: Option<String>,
     },
@@ -50,10 +50,10 @@ pub(crate) enum AuditCommand {
 
 #[derive(Args)]
 pub(crate) struct VerifyArgs {
-    /// The folder of an export [default: the database]
+    /// The directory of an export [default: the database]
     #[arg(long, value_name = "DIR")]
     pub(crate) export: Option<PathBuf>,
-    /// A file with checkpoints that somebody kept [default: those of the export or of this machine]
+    /// A file with checkpoints that were stored elsewhere [default: those in the export or data directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// The public key that must have signed the checkpoints [default for a database: the gateway's own]

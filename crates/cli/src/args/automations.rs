@@ -33,7 +33,7 @@ pub(crate) enum AutomationsCommand {
         #[command(flatten)]
         settings: AutomationSettings,
     },
-    /// Change an automation; what is not given stays as it is
+    /// Change an automation; settings that you leave out keep their values
     Set {
         /// The automation, by name, id or the beginning of its id
         #[arg(value_name = "AUTOMATION", add = ArgValueCandidates::new(complete::automations))]
@@ -44,13 +44,13 @@ pub(crate) enum AutomationsCommand {
         #[command(flatten)]
         settings: AutomationSettings,
     },
-    /// Enable automations: their triggers start runs
+    /// Enable automations, so that their triggers start runs
     Enable {
         /// Automations, by name, id or the beginning of an id
         #[arg(required = true, value_name = "AUTOMATION", add = ArgValueCandidates::new(complete::automations))]
         automations: Vec<String>,
     },
-    /// Disable automations: their triggers start nothing
+    /// Disable automations, so that their triggers start no runs
     Disable {
         /// Automations, by name, id or the beginning of an id
         #[arg(required = true, value_name = "AUTOMATION", add = ArgValueCandidates::new(complete::automations))]
@@ -87,10 +87,10 @@ pub(crate) struct AutomationSettings {
     /// Replace the base of the agent's system prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) system_prompt: Option<String>,
-    /// Start runs by a signed webhook of this scheme; a new secret is shown once
+    /// Add a webhook that starts runs; the scheme is how the sender signs requests. A new signing secret is printed once
     #[arg(long, value_name = "SCHEME", value_parser = words(WebhookScheme::ALL, WebhookScheme::as_str))]
     pub(crate) webhook: Option<WebhookScheme>,
-    /// Start runs by this schedule: minute, hour, day of the month, month, day of the week
+    /// Start runs on this cron schedule, such as "0 9 * * 1-5": minute, hour, day of month, month, day of week
     #[arg(long, value_name = "SCHEDULE")]
     pub(crate) cron: Option<String>,
     /// The time zone of the schedule, such as Europe/Berlin
@@ -150,12 +150,12 @@ pub(crate) enum RunsCommand {
         #[arg(long)]
         nobody: bool,
     },
-    /// Settle a run that did not succeed
+    /// Resolve a run that did not succeed: record how it ended in the end
     Resolve {
         /// The run, by id or the beginning of its id
         #[arg(value_name = "RUN", add = ArgValueCandidates::new(complete::runs))]
         run: String,
-        /// The outcome that you have established
+        /// The outcome to record
         #[arg(value_parser = words(Resolution::ALL, Resolution::as_str))]
         outcome: Resolution,
         /// The reason, for the log of the run

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 #[derive(Subcommand)]
 pub(crate) enum ConnectorsCommand {
-    /// Connect a remote MCP server; agents can use its tools as modes and reviews allow
+    /// Connect a remote MCP server; agents can use its tools once their modes and reviews allow it
     Add(AddConnector),
     /// List the connectors of the organization
     Ls {
@@ -23,7 +23,7 @@ pub(crate) enum ConnectorsCommand {
         #[command(flatten)]
         connector: OneConnector,
     },
-    /// Pin the definitions that a server offers now, so that their modes count; a later change needs approval again
+    /// Review the tools of a server: pin their current definitions, so that their modes apply until a definition changes
     Review {
         #[command(flatten)]
         connector: OneConnector,
@@ -37,12 +37,12 @@ pub(crate) enum ConnectorsCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Let agents use a connector
+    /// Enable a connector, so that agents can use it
     Enable {
         #[command(flatten)]
         connector: OneConnector,
     },
-    /// Keep a connector, but do not let agents use it
+    /// Disable a connector, so that agents cannot use it; its settings are kept
     Disable {
         #[command(flatten)]
         connector: OneConnector,
@@ -80,7 +80,7 @@ pub(crate) struct AddConnector {
     /// The address of the MCP server; set `PROLIFERATE_URL` to choose the gateway
     #[arg(long, value_parser = server_url)]
     pub(crate) url: Url,
-    /// How to authenticate, with names of secrets: none, bearer:KEY, header:NAME:KEY or oauth
+    /// How to authenticate: none, bearer:KEY, header:NAME:KEY or oauth, where KEY is the name of a secret
     #[arg(long, default_value = "none")]
     pub(crate) auth: String,
     /// The address of the token endpoint, for oauth
@@ -98,7 +98,7 @@ pub(crate) struct AddConnector {
     /// The risk of its tools; a server's hints may raise it, never lower it
     #[arg(long, value_enum, default_value = "write")]
     pub(crate) default_risk: ConnectorRisk,
-    /// Use this token or API key for the gateway
+    /// The token or API key for the gateway
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
     #[command(flatten)]

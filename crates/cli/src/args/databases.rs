@@ -13,10 +13,10 @@ use crate::failure::Failure;
 
 #[derive(Subcommand)]
 pub(crate) enum DatabasesCommand {
-    /// Let agents query a database: PostgreSQL with a role that can only read, or an SQLite file of the gateway's machine
+    /// Add a database that agents may query: PostgreSQL with a read-only role, or an SQLite file on the gateway's machine
     ///
-    /// Store the password first: `proliferate secrets set ORDERS_PASSWORD -`. The queries of the file are actions of agents,
-    /// whose modes are set with `proliferate actions modes`.
+    /// Store the password first: `proliferate secrets set ORDERS_PASSWORD -`. Each query in the file becomes an action of
+    /// agents; set its mode with `proliferate actions modes`.
     Add {
         /// The name of the database
         #[arg(long)]
@@ -25,7 +25,7 @@ pub(crate) enum DatabasesCommand {
         target: TargetArgs,
         #[command(flatten)]
         settings: SettingsArgs,
-        /// Only check whether the database could be added
+        /// Check whether the database could be added, without adding it
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -41,12 +41,12 @@ pub(crate) enum DatabasesCommand {
         #[command(flatten)]
         database: OneDatabase,
     },
-    /// Check whether a database can be queried now, by a role that can only read
+    /// Check that a database can be queried now, with a read-only role
     Check {
         #[command(flatten)]
         database: OneDatabase,
     },
-    /// Change a database; what is not given stays as it is
+    /// Change a database; settings that you leave out keep their values
     Set {
         #[command(flatten)]
         database: OneDatabase,
@@ -58,17 +58,17 @@ pub(crate) enum DatabasesCommand {
         #[command(flatten)]
         settings: SettingsArgs,
     },
-    /// Let agents query a database again
+    /// Enable a database, so that agents can query it
     Enable {
         #[command(flatten)]
         database: OneDatabase,
     },
-    /// Keep a database, but do not let agents query it
+    /// Disable a database, so that agents cannot query it; its settings are kept
     Disable {
         #[command(flatten)]
         database: OneDatabase,
     },
-    /// Take a database away from agents; the database itself stays as it is
+    /// Remove a database from the organization; the database itself is not changed
     Rm {
         #[command(flatten)]
         database: OneDatabase,
@@ -91,13 +91,13 @@ pub(crate) struct TargetArgs {
     /// A PostgreSQL database, as postgres://ROLE@HOST:PORT/DATABASE without the password
     #[arg(long, value_name = "URL", conflicts_with = "sqlite")]
     postgres: Option<Url>,
-    /// The secret of the organization that holds the password
+    /// The name of the organization's secret that contains the password
     #[arg(long, value_name = "KEY", requires = "postgres")]
     secret: Option<String>,
     /// Connect without TLS; only to hosts in CONNECTOR_ALLOWED_HOSTS
     #[arg(long, requires = "postgres")]
     no_tls: bool,
-    /// An SQLite file, relative to the organization's folder in DATABASE_FILES_DIR
+    /// An SQLite file, relative to the organization's directory in DATABASE_FILES_DIR
     #[arg(long, value_name = "FILE")]
     sqlite: Option<String>,
 }
@@ -108,16 +108,16 @@ pub(crate) struct SettingsArgs {
     /// A YAML or JSON file with the queries that become actions; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) queries: Option<PathBuf>,
-    /// Whether agents may execute SELECT statements of their own, and with which risk: `write` asks for approval
+    /// Allow agents to write their own SELECT statements, with this risk; `write` needs approval unless a mode says otherwise
     #[arg(long, value_parser = words(FreeForm::ALL, FreeForm::as_str))]
     pub(crate) free_form: Option<FreeForm>,
-    /// The time that a query may take [default: 5000]
+    /// The time limit of a query in milliseconds [default: 5000]
     #[arg(long, value_name = "MS")]
     timeout_ms: Option<u32>,
-    /// The number of rows that a query returns at most [default: 500]
+    /// The maximum number of rows in a result [default: 500]
     #[arg(long, value_name = "ROWS")]
     max_rows: Option<u32>,
-    /// The size of the rows as JSON at most [default: 262144]
+    /// The maximum size of the rows read, as JSON [default: 262144]; an agent is shown at most 10240 bytes of them
     #[arg(long, value_name = "BYTES")]
     max_bytes: Option<u32>,
 }

@@ -7,10 +7,10 @@ use url::Url;
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct GatewayArgs {
-    /// Use this gateway [setting PROLIFERATE_URL, default: the one of `context use`, or the one of the data directory]
+    /// The gateway's URL [setting PROLIFERATE_URL, default: the login chosen by `context use`, else the data directory's gateway]
     #[arg(long, global = true, value_name = "URL", value_parser = web_url)]
     pub(crate) url: Option<Url>,
-    /// Use this token or API key [setting PROLIFERATE_TOKEN, default: the key of `login`, or a token of the first owner]
+    /// The token or API key [setting PROLIFERATE_TOKEN, default: the key that `login` saved, else a token of the first owner]
     #[arg(long, global = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 }

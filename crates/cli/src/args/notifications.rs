@@ -14,17 +14,17 @@ pub(crate) struct NotificationsArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum NotificationsCommand {
-    /// Show where notifications go, and how many were not delivered
+    /// Show the webhook that notifications go to, and how many could not be delivered
     Show,
-    /// Set the address that is told about approvals, questions and failed runs, such as an incoming webhook of Slack
+    /// Set the webhook that is called for new approvals, questions and failed runs, such as an incoming webhook of Slack
     ///
-    /// Prints the secret that signs the requests when there was none. The address is stored in the vault and not shown again.
+    /// The first time it prints the secret that signs the requests. The URL is stored in the vault and not shown again.
     Set {
-        /// The address, or - to read it from standard input, so that it is in no shell history
+        /// The URL of the webhook; `-` reads it from standard input, which keeps it out of the shell history
         #[arg(value_name = "URL")]
         address: String,
     },
-    /// End notifications
+    /// Remove the webhook, so that no more notifications are sent
     Rm,
     /// Send a test message
     Test,

@@ -26,7 +26,7 @@ pub(crate) struct LimitsArgs {
     /// The organization, by name or id
     #[arg(value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: String,
-    /// The total budget of its sessions in dollars, by MODEL_PRICES; none: no limit
+    /// The budget of all its sessions in dollars, at the prices of MODEL_PRICES; `none` removes the limit
     #[arg(long, value_name = "DOLLARS", value_parser = budget)]
     pub(crate) budget: Option<Limit>,
     /// The maximum number of live sessions; none: no limit

@@ -12,26 +12,26 @@ use crate::complete;
 pub(crate) enum PolicyCommand {
     /// Check the files of a policy, and name the file and line of each mistake
     Check {
-        /// The folder [default: setting PROLIFERATE_POLICY_DIR, or the built-in policy]
+        /// The directory [default: setting PROLIFERATE_POLICY_DIR, or the built-in policy]
         dir: Option<PathBuf>,
     },
     /// Explain which checks a call would pass or fail; nothing is executed
     Explain(ExplainArgs),
     /// Compare two policies, loosened rules first
     Diff {
-        /// The old and the new folder; one alone is compared with the built-in policy
+        /// The old and the new directory; one alone is compared with the built-in policy
         #[arg(value_name = "DIR", required = true, num_args = 1..=2)]
         dirs: Vec<PathBuf>,
     },
     /// Replay recorded decisions under another policy; exit code 1 if a verdict changes
     Replay {
-        /// The folder of the other policy
+        /// The directory of the other policy
         dir: PathBuf,
         /// Replay only decisions of this organization, by name or id [default: all]
         #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
         org: Option<String>,
     },
-    /// Engage the safety lock: refuse every call in every lane within a second
+    /// Engage the safety lock: within a second the gateway refuses every call in every lane
     Lock {
         /// The reason, recorded in the ledger
         #[arg(long)]
@@ -48,7 +48,7 @@ pub(crate) enum PolicyCommand {
     /// List and revoke break-glass grants
     #[command(subcommand)]
     Grants(GrantsCommand),
-    /// Break the glass: let a member do in an emergency what no other lane allows
+    /// Grant a member emergency access (break glass) to what no other lane allows
     #[command(subcommand)]
     Override(OverrideCommand),
 }
@@ -100,14 +100,14 @@ pub(crate) struct GrantArgs {
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// The folder of the policy [default: setting PROLIFERATE_POLICY_DIR of this shell, or the built-in policy]
+    /// The directory of the policy [default: setting PROLIFERATE_POLICY_DIR of this shell, or the built-in policy]
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
     /// The caller's role, one of roles.yaml; built in are SETUP_AGENT, CODING_AGENT, AUTOMATION_AGENT,
     /// SERVICE, SYSTEM, OPERATOR and ORG_ADMIN
     #[arg(long)]
     pub(crate) role: String,
-    /// The lane, such as actions.read
+    /// The lane of the call, such as actions.read: a section of lanes.yaml
     #[arg(long)]
     pub(crate) lane: String,
     /// The tool that is called
@@ -145,7 +145,7 @@ pub(crate) struct ExplainArgs {
     /// Use the modes of this organization [default: the mode follows from the risk]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
-    /// Use also the modes of this automation of the organization, by name or id
+    /// Also apply the modes of this automation, by name or id
     #[arg(long, value_name = "AUTOMATION", requires = "org", add = ArgValueCandidates::new(complete::automations))]
     pub(crate) automation: Option<String>,
     /// Assume that the safety lock is engaged

@@ -31,7 +31,7 @@ pub(crate) enum PreferencesCommand {
 /// A source of actions, or one of its actions.
 #[derive(Args)]
 pub(crate) struct WhichActions {
-    /// The source, as `proliferate actions list` in a sandbox names it: linear, tools, connector:ID
+    /// The source of the actions, such as linear, tools or connector:ID; `actions modes ls` shows it before the action
     pub(crate) source: String,
     /// One action of the source [default: all]
     pub(crate) action: Option<String>,

@@ -8,7 +8,7 @@ use super::gateway::GatewayArgs;
 pub(crate) struct InboxArgs {
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print what waits now and then everything that begins to wait, until you press Ctrl-C
+    /// Print what waits now, then every new entry, until you press Ctrl-C
     #[arg(long)]
     pub(crate) watch: bool,
 }
@@ -29,9 +29,9 @@ pub(crate) enum QuestionsCommand {
     ///
     /// Give one answer for each part of the question. If it has only one part, all answers are for that part.
     Answer {
-        /// The question, by id or the beginning of its id
+        /// The question, as `questions ls` shows it: its id or the beginning of its id
         question: String,
-        /// The answers: labels of options, or texts; for a permission `once`, `always` or `reject`
+        /// The answers: the label of an option, or your own text. For a permission: once, always or reject
         #[arg(required = true, value_name = "ANSWER")]
         answers: Vec<String>,
     },

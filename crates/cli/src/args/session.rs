@@ -23,10 +23,10 @@ pub(crate) struct SessionArgs {
 pub(crate) enum SessionCommand {
     /// Create a session and print its id; with --prompt the agent starts at once
     New(NewArgs),
-    /// Watch a session and talk to it: each line you type is a prompt
+    /// Attach to a session: stream its messages, and send each line that you type as a prompt
     ///
-    /// Ctrl-C cancels the running turn, a second one detaches; Ctrl-D detaches. Piped input is sent
-    /// line by line, each after the turn before it, and the command ends with the last turn: exit code 0 if all turns
+    /// Ctrl-C cancels the running turn, a second one detaches; Ctrl-D detaches. From a pipe, each line is
+    /// sent when the turn before it has ended, and the command ends with the last turn: exit code 0 if all turns
     /// succeeded, else 1. With --json every message of the stream is one line.
     Attach {
         /// The session, by id, the beginning of its id, or title
@@ -61,7 +61,7 @@ pub(crate) enum SessionCommand {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         id: String,
-        /// The model, such as claude-opus-4.6, or a name from the list of the chat endpoint
+        /// The model, such as claude-opus-4.6, or a model that the gateway's chat endpoint offers
         model: String,
     },
     /// List sessions: live ones first, then the most recently used
@@ -86,14 +86,14 @@ pub(crate) enum SessionCommand {
     Diff(DiffArgs),
     /// Run a command in the sandbox of a session; its output and exit code are passed on
     Exec(ExecArgs),
-    /// Copy files and folders between this machine and the sandbox of a session
+    /// Copy files and directories between this machine and the sandbox of a session
     ///
-    /// One of FROM and TO is SESSION:PATH, where PATH is relative to the workspace, or to the home folder after ~/.
-    /// Symlinks are left out.
+    /// One of FROM and TO is SESSION:PATH, where PATH is relative to the workspace, or to the home directory after ~/.
+    /// Symlinks are not copied.
     Cp {
-        /// What to copy: PATH, or SESSION:PATH
+        /// The source: PATH, or SESSION:PATH
         from: String,
-        /// Where to: PATH, or SESSION:PATH
+        /// The destination: PATH, or SESSION:PATH
         to: String,
     },
     /// List the services that run in the sandbox of a session, which is woken if it sleeps
@@ -150,10 +150,10 @@ pub(crate) struct ExecArgs {
     /// The session, by id, the beginning of its id, or title
     #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
     pub(crate) id: String,
-    /// Run in this folder of the workspace, or of the home folder after ~/
+    /// The working directory: relative to the workspace, or to the home directory after ~/ [default: the workspace]
     #[arg(long, value_name = "PATH")]
     pub(crate) cwd: Option<String>,
-    /// Send standard input to the command, up to its end
+    /// Pass standard input to the command until end of file
     #[arg(long)]
     pub(crate) stdin: bool,
     /// Kill the command after this many seconds
@@ -184,7 +184,7 @@ pub(crate) struct NewArgs {
     /// The configuration to start from, by name or id [default: an empty workspace]
     #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
-    /// The repository to work on, by address, folder, name or id; a new one is added, which only admins may do
+    /// The repository to work on, by URL, local path, name or id; an unknown URL or path is added, which needs an admin
     #[arg(long, value_name = "URL|PATH", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
     pub(crate) repo: Option<String>,
     /// Check out this branch before the agent starts
@@ -193,13 +193,13 @@ pub(crate) struct NewArgs {
     /// The title of the session
     #[arg(long)]
     pub(crate) title: Option<String>,
-    /// The model of the agent, such as claude-opus-4.6, or a name from the list of the chat endpoint
+    /// The model of the agent, such as claude-opus-4.6, or a model that the gateway's chat endpoint offers
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// Send this variable of yours to the session, and to no other one; can be repeated
+    /// Send this variable of your environment to the session only; may be repeated
     #[arg(long, value_name = "KEY")]
     pub(crate) env: Vec<String>,
-    /// Send the variables of this .env file to the session, and to no other one; `-` reads standard input
+    /// Send the variables of this .env file to the session only; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
     /// Attach to the new session, as `session attach` does

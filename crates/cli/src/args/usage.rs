@@ -16,10 +16,10 @@ pub(crate) struct UsageArgs {
     /// Sum by day, model or session
     #[arg(long, default_value = UsageBy::Day.as_str(), value_parser = words(UsageBy::ALL, UsageBy::as_str))]
     pub(crate) by: UsageBy,
-    /// Start at this day, in UTC [default: 29 days before the last one]
+    /// The first day, in UTC [default: 29 days before the last day]
     #[arg(long, value_name = "YYYY-MM-DD")]
     pub(crate) from: Option<NaiveDate>,
-    /// End with this day [default: today]
+    /// The last day, in UTC [default: today]
     #[arg(long, value_name = "YYYY-MM-DD")]
     pub(crate) to: Option<NaiveDate>,
     /// Show only the usage of this session, by id, the beginning of its id, or title

@@ -20,7 +20,7 @@ pub(crate) enum ReposCommand {
     Ls,
     /// Add a repository that sessions can work on
     Add {
-        /// The address of the repository, or a folder that the operator of the gateway allows
+        /// The address of the repository, or a directory that the operator of the gateway allows
         #[arg(value_name = "URL|PATH")]
         repo: String,
         /// The name of the repository [default: the last part of the address]
