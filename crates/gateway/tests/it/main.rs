@@ -26,6 +26,7 @@ mod automations;
 mod bearer;
 mod changes;
 mod connector_calls;
+mod connector_setup;
 mod connectors;
 mod databases;
 mod identity;
