@@ -44,7 +44,7 @@ pub struct PendingRequest {
 }
 
 impl Page {
-    /// A page in which these byte ranges are messages with these ids.
+    /// Creates a page from raw bytes, and the id and byte range of each message in them.
     pub fn new(bytes: Bytes, messages: Vec<(String, Range<usize>)>) -> Self {
         Self { bytes, messages }
     }

@@ -6,13 +6,14 @@ use clock::Rng;
 
 /// The number of random characters after the time.
 const RANDOM_LENGTH: usize = 14;
-const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const BASE62_DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The id of a prompt that was created at `now`, in milliseconds since the Unix epoch: twelve hexadecimal digits of
 /// time, then random characters.
 pub fn prompt_id(now: i64, rng: &Rng) -> String {
     let moment = (now.unsigned_abs() << 12).wrapping_add(1) & 0xffff_ffff_ffff;
-    let letters = rng.bytes::<RANDOM_LENGTH>().map(|byte| LETTERS[byte as usize % LETTERS.len()] as char);
+    let letters =
+        rng.bytes::<RANDOM_LENGTH>().map(|byte| BASE62_DIGITS[byte as usize % BASE62_DIGITS.len()] as char);
     format!("msg_{moment:012x}{}", letters.iter().collect::<String>())
 }
 

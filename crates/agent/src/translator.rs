@@ -21,7 +21,7 @@ pub struct Output {
 pub enum Effect {
     /// The agent waits for an answer to this question.
     Ask(OpenQuestion),
-    /// The agent waits for an answer to something that cannot be shown: reject it.
+    /// Reject a request that clients cannot display; otherwise the agent would wait for its answer forever.
     Reject { request: String, kind: QuestionKind },
     /// The agent does not wait for this answer any more.
     Settled { request: String },
@@ -58,7 +58,7 @@ pub trait Translator: Send + Sync {
     /// Ends the active turn with the outcome so far.
     fn close(&mut self, now: i64) -> Output;
 
-    /// Ends the active turn as cancelled. The agent must have been told and be idle.
+    /// Ends the active turn as cancelled. Call it once the agent has been aborted and is idle.
     fn cancel(&mut self, now: i64) -> Output;
 
     /// Call this when the event stream is broken. Then subscribe again, fetch the history and call

@@ -14,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const ROUND_TRIPS: usize = 20_000;
-const TRANSFER: usize = 1 << 30;
-const CHUNK: usize = 64 * 1024;
+const TRANSFER_BYTES: usize = 1 << 30;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 #[tokio::main]
 async fn main() -> Outcome {
@@ -65,8 +65,8 @@ async fn serve(mut incoming: Incoming) {
 }
 
 async fn serve_download(mut stream: Stream) -> Outcome {
-    let chunk = Bytes::from(vec![0x5a; CHUNK]);
-    for _ in 0..TRANSFER / CHUNK {
+    let chunk = Bytes::from(vec![0x5a; CHUNK_BYTES]);
+    for _ in 0..TRANSFER_BYTES / CHUNK_BYTES {
         stream.sender.send(Lane::Main, chunk.clone()).await?;
     }
     Ok(stream.finish("")?)
@@ -106,13 +106,13 @@ async fn download(caller: &Caller, clock: &Clock) -> Outcome<f64> {
 async fn upload(caller: &Caller, clock: &Clock) -> Outcome<f64> {
     let begun = clock.elapsed();
     let mut stream = caller.open("upload").await?;
-    let chunk = Bytes::from(vec![0x5a; CHUNK]);
-    for _ in 0..TRANSFER / CHUNK {
+    let chunk = Bytes::from(vec![0x5a; CHUNK_BYTES]);
+    for _ in 0..TRANSFER_BYTES / CHUNK_BYTES {
         stream.sender.send(Lane::Main, chunk.clone()).await?;
     }
     stream.sender.end();
     stream.receiver.outcome().await?;
-    rate(TRANSFER, clock.elapsed().saturating_sub(begun))
+    rate(TRANSFER_BYTES, clock.elapsed().saturating_sub(begun))
 }
 
 fn rate(bytes: usize, time: Duration) -> Outcome<f64> {

@@ -30,9 +30,9 @@ pub const VERSIONS: RangeInclusive<u16> = 1..=1;
 pub const MAX_GREETING: usize = 256;
 
 /// Magic, role, oldest and newest version, streams, random bytes.
-const GREETING: usize = 8 + 1 + 2 + 2 + 2 + 32;
+const GREETING_BYTES: usize = 8 + 1 + 2 + 2 + 2 + 32;
 const MAGIC: &[u8; 8] = b"plfchan\0";
-const DOMAIN: &[u8] = b"proliferate channel, proof of the shared key";
+const PROOF_DOMAIN: &[u8] = b"proliferate channel, proof of the shared key";
 
 /// The secret that both ends of one channel share. Generate a new one for every sandbox.
 #[derive(Clone)]
@@ -131,7 +131,7 @@ async fn perform_without_timeout<Io: AsyncRead + AsyncWrite + Unpin>(
 }
 
 fn greeting(role: Role, streams: u16, nonce: &[u8; 32]) -> Bytes {
-    let mut out = BytesMut::with_capacity(GREETING);
+    let mut out = BytesMut::with_capacity(GREETING_BYTES);
     out.put_slice(MAGIC);
     out.put_u8(role_byte(role));
     out.put_u16(*VERSIONS.start());
@@ -143,7 +143,7 @@ fn greeting(role: Role, streams: u16, nonce: &[u8; 32]) -> Bytes {
 
 /// Returns the version to use and the number of streams that the other side allows.
 fn read_greeting(greeting: &[u8], role: Role) -> Result<(u16, u16), HandshakeError> {
-    let Some(mut rest) = greeting.strip_prefix(MAGIC).filter(|_| greeting.len() >= GREETING) else {
+    let Some(mut rest) = greeting.strip_prefix(MAGIC).filter(|_| greeting.len() >= GREETING_BYTES) else {
         return Err(HandshakeError::NotAGreeting);
     };
     if rest.get_u8() == role_byte(role) {
@@ -179,7 +179,7 @@ fn mac(key: &Key, prover: Role, greetings: [&[u8]; 2]) -> Hmac<Sha256> {
     let mut block = [0; 64];
     block[..32].copy_from_slice(&key.0);
     let mut mac = Hmac::<Sha256>::new(&block.into());
-    for part in [DOMAIN, &[role_byte(prover)], greetings[0], greetings[1]] {
+    for part in [PROOF_DOMAIN, &[role_byte(prover)], greetings[0], greetings[1]] {
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part);
     }

@@ -20,9 +20,9 @@ use crate::json_file::read_json;
 use crate::output::{json_line, line};
 
 /// How often `watch` asks for new requests.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The length of the parameters in a list.
-const SHORT: usize = 80;
+const MAX_PARAMETERS_CHARS: usize = 80;
 
 pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -206,7 +206,7 @@ fn row(context: &Context, entry: &InboxEntry, approval: &OpenApproval) -> Vec<St
         approval.risk_level.to_string(),
         context.ago(entry.since),
         decides(entry).to_owned(),
-        one_line(&shortened(&approval.params.to_string(), SHORT)),
+        one_line(&shortened(&approval.params.to_string(), MAX_PARAMETERS_CHARS)),
     ]
 }
 
@@ -224,7 +224,7 @@ async fn watch(context: &Context, client: &Client) -> Result<(), Failure> {
                 line(&shown(&entry, &approval));
             }
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -16,11 +16,11 @@ use crate::context::Context;
 use crate::failure::Failure;
 
 /// The file names inside an export folder.
-const LEDGER: &str = "ledger.jsonl";
-const CHECKPOINTS: &str = "checkpoints.txt";
-const KEY: &str = "audit.pub";
+const LEDGER_FILE: &str = "ledger.jsonl";
+const CHECKPOINTS_FILE: &str = "checkpoints.txt";
+const KEY_FILE: &str = "audit.pub";
 /// The number of ledger rows read per query.
-const PAGE: i64 = 5_000;
+const EVENTS_PER_QUERY: i64 = 5_000;
 
 pub(crate) async fn run(context: &Context, command: AuditCommand) -> Result<(), Failure> {
     match command {

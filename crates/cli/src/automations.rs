@@ -145,11 +145,11 @@ fn report(context: &Context, one: &AutomationEntry, sentence: &str) {
 async fn ls(context: &Context, client: &Client) -> Result<(), Failure> {
     let all = client.automations().await?.automations;
     let rows: Vec<_> = all.iter().map(|one| row(context, one)).collect();
-    context.out.list(all.iter().map(|one| json!(one)).collect(), &COLUMNS, &rows);
+    context.out.list(all.iter().map(|one| json!(one)).collect(), &TABLE_HEADER, &rows);
     Ok(())
 }
 
-const COLUMNS: [&str; 5] = ["ID", "NAME", "STATE", "TRIGGERS", "CHANGED"];
+const TABLE_HEADER: [&str; 5] = ["ID", "NAME", "STATE", "TRIGGERS", "CHANGED"];
 
 fn row(context: &Context, one: &AutomationEntry) -> Vec<String> {
     let webhook = one.webhook.as_ref().map(|webhook| format!("webhook {}", webhook.scheme));
@@ -161,7 +161,7 @@ fn row(context: &Context, one: &AutomationEntry) -> Vec<String> {
 }
 
 fn show(context: &Context, one: &AutomationEntry) {
-    context.out.one(&json!(one), &COLUMNS, row(context, one));
+    context.out.one(&json!(one), &TABLE_HEADER, row(context, one));
     if context.out.is_json() {
         return;
     }

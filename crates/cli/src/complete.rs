@@ -21,7 +21,7 @@ use crate::login_contexts::LoginContexts;
 use crate::lookup::{self, Candidate};
 
 /// How long a person at a prompt waits for completions from a gateway.
-const PATIENCE: Duration = Duration::from_secs(2);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn orgs() -> Vec<CompletionCandidate> {
     from_database(async |store| Ok(to_completions(lookup::orgs(&store).await?)))
@@ -130,7 +130,7 @@ fn remote(
     let token = option("--token").and_then(|token| token.into_string().ok());
     let client = gateway_client::remote(GatewayArgs { url, token })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let answer = runtime.block_on(async { tokio::time::timeout(PATIENCE, list(client)).await });
+    let answer = runtime.block_on(async { tokio::time::timeout(COMPLETION_TIMEOUT, list(client)).await });
     Some(answer.ok().and_then(Result::ok).unwrap_or_default())
 }
 

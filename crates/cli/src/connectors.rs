@@ -19,9 +19,9 @@ use crate::gateway_client::connect_to_org;
 use crate::lookup::{Candidate, Kind, pick};
 use crate::output::line;
 
-const CONNECTOR: Kind = Kind("connector", "proliferate connectors ls");
+const CONNECTOR_KIND: Kind = Kind("connector", "proliferate connectors ls");
 /// The maximum number of characters of a value in an overview.
-const SHOWN: usize = 120;
+const MAX_VALUE_CHARS: usize = 120;
 
 pub(crate) async fn run(context: &Context, command: ConnectorsCommand) -> Result<(), Failure> {
     match command {
@@ -95,7 +95,7 @@ async fn find(context: &Context, named: OneConnector) -> Result<(Client, Connect
     let client = connect_to_org(context, place.gateway, place.org.org.as_deref()).await?;
     let all = client.connectors().await?.connectors.into_iter();
     let all: Vec<_> = all.map(|connector| Candidate::new(connector.id, [connector.name])).collect();
-    let id = pick(CONNECTOR, &named.connector, &all)?;
+    let id = pick(CONNECTOR_KIND, &named.connector, &all)?;
     Ok((client, id))
 }
 
@@ -176,10 +176,10 @@ fn indented_json(value: &Value) -> String {
 }
 
 fn cut(text: &str) -> String {
-    if text.chars().count() <= SHOWN {
+    if text.chars().count() <= MAX_VALUE_CHARS {
         return text.to_owned();
     }
-    text.chars().take(SHOWN).chain(['…']).collect()
+    text.chars().take(MAX_VALUE_CHARS).chain(['…']).collect()
 }
 
 /// Pins what the server offers now and this command has shown.

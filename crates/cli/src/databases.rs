@@ -19,7 +19,7 @@ use crate::lookup::{Candidate, Kind, pick};
 use crate::output::line;
 use crate::session::standard_input;
 
-const DATABASE: Kind = Kind("database", "proliferate databases ls");
+const DATABASE_KIND: Kind = Kind("database", "proliferate databases ls");
 
 pub(crate) async fn run(context: &Context, command: DatabasesCommand) -> Result<(), Failure> {
     match command {
@@ -149,7 +149,7 @@ async fn find(context: &Context, named: OneDatabase) -> Result<(Client, Database
     let client = connect(context, named.place).await?;
     let all = client.databases().await?.databases.into_iter();
     let all: Vec<_> = all.map(|database| Candidate::new(database.id, [database.name])).collect();
-    let id = pick(DATABASE, &named.database, &all)?;
+    let id = pick(DATABASE_KIND, &named.database, &all)?;
     Ok((client, id))
 }
 

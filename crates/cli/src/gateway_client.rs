@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::login_contexts::LoginContexts;
 
 /// The lifetime of the token, as long as a login: a terminal attached all day must be able to reconnect.
-const LIFETIME: Duration = Duration::from_hours(12);
+const TOKEN_LIFETIME: Duration = Duration::from_hours(12);
 
 /// Options count before settings, settings before the login in use, and that before the data directory. A saved key is
 /// sent only to the address that it was saved with.
@@ -86,7 +86,7 @@ async fn first_owner(context: &Context, org: Option<&str>) -> Result<SecretStrin
         let keyring = context.keyring(&store).await?;
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let now = context.clock.now();
-        Ok(issuer.user(member.user_id, member.org_id, &member.email, now, LIFETIME))
+        Ok(issuer.user(member.user_id, member.org_id, &member.email, now, TOKEN_LIFETIME))
     };
     made.await.map_err(|failure: Failure| {
         failure.and("without a data dir, `proliferate login URL` first, or give --token or PROLIFERATE_TOKEN")

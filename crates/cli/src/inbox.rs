@@ -15,7 +15,7 @@ use crate::gateway_client::connect;
 use crate::output::{json_line, line};
 
 /// The delay before the stream is opened again.
-const RECONNECT: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(context: &Context, args: InboxArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -48,7 +48,7 @@ async fn watch(context: &Context, client: &Client) -> Result<(), Failure> {
     loop {
         match follow(context, client, &mut printed, &mut connected).await {
             Err(error) if !(connected && error.is_transient()) => return Err(error.into()),
-            Ok(()) | Err(_) => tokio::time::sleep(RECONNECT).await,
+            Ok(()) | Err(_) => tokio::time::sleep(RECONNECT_DELAY).await,
         }
     }
 }

@@ -21,10 +21,10 @@ use actions::ActionsCommand;
 use crate::output;
 
 /// How often and how far apart a gateway that cannot be reached is tried again. It may be restarting.
-const ATTEMPTS: u32 = 10;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 10;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-const HELP: &str = "You are in a sandbox of Proliferate. Every command prints one JSON value, except guides, which are Markdown.\n\n\
+const SANDBOX_HELP: &str = "You are in a sandbox of Proliferate. Every command prints one JSON value, except guides, which are Markdown.\n\n\
     Start long-running programs (dev servers, databases, workers) as services, not in the background of a shell: a \
     service is restarted when it fails, its output is kept, and people see it.\n\n  \
     proliferate services start --name web --command 'npm run dev' --cwd app\n  \
@@ -44,7 +44,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and says why · 2 w
 
 /// Manage the environment and the services of this session, and execute actions.
 #[derive(Parser)]
-#[command(name = "proliferate", version, about, long_about = HELP, after_help = EXIT_CODES)]
+#[command(name = "proliferate", version, about, long_about = SANDBOX_HELP, after_help = EXIT_CODES)]
 struct InsideCli {
     #[command(subcommand)]
     command: InsideCommand,
@@ -134,8 +134,8 @@ pub(crate) fn run() -> Option<ExitCode> {
         let inside = Inside { client, session };
         match &cli.command {
             InsideCommand::Actions(command) => Ok(inside.act(command).await),
-            InsideCommand::Env(command) => inside.change_env(command).await.map(|value| printed(&value)),
-            InsideCommand::Services(command) => inside.steer(command).await.map(|value| printed(&value)),
+            InsideCommand::Env(command) => inside.change_env(command).await.map(|value| print_json(&value)),
+            InsideCommand::Services(command) => inside.steer(command).await.map(|value| print_json(&value)),
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -146,7 +146,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     }))
 }
 
-fn printed(value: &Value) -> ExitCode {
+fn print_json(value: &Value) -> ExitCode {
     output::line(&value.to_string());
     ExitCode::SUCCESS
 }
@@ -171,7 +171,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Asks the gateway, and again if it cannot be reached. The request must have no effect if it is repeated.
-async fn repeated<T, F>(ask: impl Fn() -> F) -> Result<T, client::Error>
+async fn retry_request<T, F>(ask: impl Fn() -> F) -> Result<T, client::Error>
 where
     F: Future<Output = Result<T, client::Error>>,
 {
@@ -179,7 +179,7 @@ where
     loop {
         attempt += 1;
         match ask().await {
-            Err(client::Error::Unreachable { .. }) if attempt < ATTEMPTS => sleep(PAUSE).await,
+            Err(client::Error::Unreachable { .. }) if attempt < MAX_ATTEMPTS => sleep(RETRY_DELAY).await,
             done => return done,
         }
     }
@@ -189,14 +189,14 @@ impl Inside {
     async fn change_env(&self, command: &EnvCommand) -> Result<Value, String> {
         let Self { client, session } = self;
         let done = match command {
-            EnvCommand::Apply => repeated(|| client.env_apply(*session)).await,
-            EnvCommand::Scrub => repeated(|| client.env_scrub(*session)).await,
+            EnvCommand::Apply => retry_request(|| client.env_apply(*session)).await,
+            EnvCommand::Scrub => retry_request(|| client.env_scrub(*session)).await,
         };
         done.map(|reply| json!(reply)).map_err(|error| error.to_string())
     }
 
     async fn steer(&self, command: &ServicesCommand) -> Result<Value, String> {
-        repeated(|| self.ask_service(command)).await.map_err(|error| error.to_string())
+        retry_request(|| self.ask_service(command)).await.map_err(|error| error.to_string())
     }
 
     async fn ask_service(&self, command: &ServicesCommand) -> Result<Value, client::Error> {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::lookup::{self, Candidate, pick};
 
-const COLUMNS: [&str; 5] = ["ID", "PROVIDER", "NAME", "SECRET", "STATUS"];
+const TABLE_HEADER: [&str; 5] = ["ID", "PROVIDER", "NAME", "SECRET", "STATUS"];
 
 pub(crate) async fn run(context: &Context, args: IntegrationsArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -19,7 +19,7 @@ pub(crate) async fn run(context: &Context, args: IntegrationsArgs) -> Result<(),
         IntegrationsCommand::Ls => {
             let found = client.integrations().await?.integrations;
             let rows: Vec<_> = found.iter().map(row).collect();
-            context.out.list(found.iter().map(|entry| json!(entry)).collect(), &COLUMNS, &rows);
+            context.out.list(found.iter().map(|entry| json!(entry)).collect(), &TABLE_HEADER, &rows);
         }
         IntegrationsCommand::Add { provider, secret, name } => {
             let new = AddIntegration { provider, secret_key: secret, display_name: name };

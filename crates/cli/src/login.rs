@@ -19,7 +19,7 @@ use crate::login_contexts::{LoginContext, LoginContexts};
 use crate::output::{note, warn};
 
 /// Added to the interval between polls when the gateway says that they come too fast (RFC 8628).
-const SLOWER: Duration = Duration::from_secs(5);
+const SLOW_DOWN_STEP: Duration = Duration::from_secs(5);
 
 pub(crate) async fn login(context: &Context, args: LoginArgs) -> Result<(), Failure> {
     let LoginArgs { url, name, device } = args;
@@ -138,7 +138,7 @@ async fn wait_for_approval(client: &Client, started: &StartedDeviceLogin) -> Res
         tokio::time::sleep(interval).await;
         match client.poll_device_login(&started.device_code).await {
             Ok(token) => return Ok(token),
-            Err(error) if error.status() == Some(429) => interval += SLOWER,
+            Err(error) if error.status() == Some(429) => interval += SLOW_DOWN_STEP,
             Err(error) if error.is_transient() || error.reason().contains("authorization_pending") => {}
             Err(error) => return Err(error.into()),
         }

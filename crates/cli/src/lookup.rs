@@ -14,9 +14,9 @@ use crate::failure::Failure;
 
 /// The maximum number of sessions to search, and the page size.
 const MOST_SESSIONS: usize = 5_000;
-const PAGE: u32 = 500;
+const ROWS_PER_REQUEST: u32 = 500;
 /// The maximum number of candidates listed when a name is ambiguous.
-const SHOWN: usize = 10;
+const MAX_LISTED_CANDIDATES: usize = 10;
 /// The minimum length of an id prefix.
 const PREFIX: usize = 4;
 
@@ -78,7 +78,9 @@ pub(crate) fn pick<T: Copy + Display>(
     let found: [Vec<&Candidate<T>>; 3] = [by_id.collect(), by_name.collect(), by_prefix.collect()];
     match found.iter().find(|found| !found.is_empty()).map(Vec::as_slice) {
         Some([one]) => Ok(one.id),
-        Some(many) => Err(Failure::usage(format!("{wanted:?} can be any of these:{}", listed(many)))),
+        Some(many) => {
+            Err(Failure::usage(format!("{wanted:?} can be any of these:{}", list_candidates(many))))
+        }
         None => {
             let named = all.iter().any(|one| !one.names.is_empty());
             let name = if named { ", or its name" } else { "" };
@@ -89,11 +91,11 @@ pub(crate) fn pick<T: Copy + Display>(
     }
 }
 
-fn listed<T: Display>(many: &[&Candidate<T>]) -> String {
+fn list_candidates<T: Display>(many: &[&Candidate<T>]) -> String {
     let line = |one: &&Candidate<T>| format!("\n  {}  {}", one.id, one.names.join(", "));
-    let more = many.len().saturating_sub(SHOWN);
+    let more = many.len().saturating_sub(MAX_LISTED_CANDIDATES);
     let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
-    many.iter().take(SHOWN).map(line).collect::<String>() + &more
+    many.iter().take(MAX_LISTED_CANDIDATES).map(line).collect::<String>() + &more
 }
 
 pub(crate) async fn orgs(store: &Store) -> Result<Vec<Candidate<OrgId>>, Failure> {
@@ -168,7 +170,7 @@ pub(crate) async fn sessions(store: &Store) -> Result<Vec<Candidate<SessionId>>,
     for org in store.orgs().await? {
         let mut after = None;
         while found.len() < MOST_SESSIONS {
-            let page = store.sessions(org.id, SessionFilter::default(), PAGE, after).await?;
+            let page = store.sessions(org.id, SessionFilter::default(), ROWS_PER_REQUEST, after).await?;
             let Some(last) = page.last() else { break };
             after = Some(SessionCursor::after(last));
             found.extend(page.into_iter().map(|session| Candidate::new(session.id, session.title)));

@@ -1,4 +1,4 @@
-//! `notifications`: where the organization is told that something waits for a person.
+//! `notifications`: the webhook that an organization gets notifications at when something waits for a person.
 
 use std::io::Read as _;
 

@@ -16,7 +16,7 @@ use crate::gateway_client::connect;
 use crate::output::{json_line, line};
 
 /// How often `watch` asks for new questions.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(context: &Context, args: QuestionsArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -100,7 +100,7 @@ async fn watch(context: &Context, client: &Client) -> Result<(), Failure> {
                 line(&shown(&entry));
             }
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

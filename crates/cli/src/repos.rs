@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::lookup::{self, Candidate, pick};
 
-const COLUMNS: [&str; 4] = ["ID", "NAME", "BRANCH", "URL"];
+const TABLE_HEADER: [&str; 4] = ["ID", "NAME", "BRANCH", "URL"];
 
 pub(crate) async fn run(context: &Context, args: ReposArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -22,7 +22,7 @@ pub(crate) async fn run(context: &Context, args: ReposArgs) -> Result<(), Failur
         ReposCommand::Ls => {
             let repos = client.repos().await?.repos;
             let rows: Vec<_> = repos.iter().map(row).collect();
-            context.out.list(repos.iter().map(|repo| json!(repo)).collect(), &COLUMNS, &rows);
+            context.out.list(repos.iter().map(|repo| json!(repo)).collect(), &TABLE_HEADER, &rows);
         }
         ReposCommand::Add { repo, name, branch } => {
             let new = AddRepo { url: repo_url(&repo)?, name, default_branch: branch };

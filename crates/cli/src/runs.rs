@@ -15,9 +15,9 @@ use crate::lookup::{self, Candidate, pick};
 use crate::output::line;
 
 /// The most recent runs, among which the beginning of an id is searched.
-const SEARCHED: u32 = 100;
-const REASON: usize = 60;
-const COLUMNS: [&str; 6] = ["ID", "AUTOMATION", "STATUS", "TRIGGER", "QUEUED", "REASON"];
+const MAX_SEARCHED_RUNS: u32 = 100;
+const MAX_REASON_CHARS: usize = 60;
+const TABLE_HEADER: [&str; 6] = ["ID", "AUTOMATION", "STATUS", "TRIGGER", "QUEUED", "REASON"];
 
 pub(crate) async fn run(context: &Context, args: RunsArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -29,7 +29,7 @@ pub(crate) async fn run(context: &Context, args: RunsArgs) -> Result<(), Failure
             };
             let runs = client.automation_runs(automation, status, limit).await?.runs;
             let rows: Vec<_> = runs.iter().map(|run| row(context, run)).collect();
-            context.out.list(runs.iter().map(|run| json!(run)).collect(), &COLUMNS, &rows);
+            context.out.list(runs.iter().map(|run| json!(run)).collect(), &TABLE_HEADER, &rows);
         }
         RunsCommand::Show { run } => {
             let id = find(&client, &run).await?;
@@ -72,7 +72,7 @@ async fn find(client: &Client, named: &str) -> Result<AutomationRunId, Failure> 
 }
 
 pub(crate) async fn candidates(client: &Client) -> Result<Vec<Candidate<AutomationRunId>>, Failure> {
-    let runs = client.automation_runs(None, None, SEARCHED).await?.runs.into_iter();
+    let runs = client.automation_runs(None, None, MAX_SEARCHED_RUNS).await?.runs.into_iter();
     Ok(runs.map(|run| Candidate::new(run.id, Vec::new())).collect())
 }
 
@@ -90,13 +90,13 @@ fn row(context: &Context, run: &AutomationRunEntry) -> Vec<String> {
         format!("{}{waiting}", run.status),
         run.trigger.to_string(),
         context.ago(run.queued_at),
-        shortened(&clean(run.status_reason.as_deref().unwrap_or("-")), REASON),
+        shortened(&clean(run.status_reason.as_deref().unwrap_or("-")), MAX_REASON_CHARS),
     ]
 }
 
 fn show(context: &Context, detail: &AutomationRunDetail) {
     let run = &detail.run;
-    context.out.one(&json!(detail), &COLUMNS, row(context, run));
+    context.out.one(&json!(detail), &TABLE_HEADER, row(context, run));
     if context.out.is_json() {
         return;
     }

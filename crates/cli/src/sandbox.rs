@@ -21,7 +21,7 @@ use crate::output::{BOLD, RED};
 
 pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode, Failure> {
     if let SandboxCommand::Leaked { end } = command {
-        return leaked(context, end);
+        return list_leaked(context, end);
     }
     let sandboxes = Sandboxes::open(&context.config, context.insecure, &context.rng)?;
     if sandboxes.provider.capabilities().isolation == Isolation::None && !context.out.is_json() {
@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
         SandboxCommand::Ls => ls(context, &sandboxes).await,
         SandboxCommand::Halt { ids, .. } => halt(context, &sandboxes, ids).await,
         // Handled above, before the data directory is opened.
-        SandboxCommand::Leaked { end } => leaked(context, end),
+        SandboxCommand::Leaked { end } => list_leaked(context, end),
         SandboxCommand::Rm { ids } => rm(context, &sandboxes, ids).await,
         SandboxCommand::Bench { count } => bench::run(context, &sandboxes, count).await,
     }
@@ -124,7 +124,7 @@ async fn halt(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Res
 }
 
 /// Lists or ends sandboxes that are in no data directory, which it finds by their processes.
-fn leaked(context: &Context, end: bool) -> Result<ExitCode, Failure> {
+fn list_leaked(context: &Context, end: bool) -> Result<ExitCode, Failure> {
     let found = sandbox::local::find_leaked_sandboxes();
     if end {
         for leaked in &found {

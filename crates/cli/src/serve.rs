@@ -21,7 +21,7 @@ use crate::memory;
 use crate::output::{BOLD, DIM, GREEN, json_line, line, warn};
 
 /// How long to wait before releasing memory; by then all startup work is done.
-const STARTED: Duration = Duration::from_secs(2);
+const STARTUP_TIME: Duration = Duration::from_secs(2);
 
 /// Starts the gateway and prints a new login link for the person who started it.
 pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failure> {
@@ -101,7 +101,7 @@ async fn serve_until_stopped(
 ) -> Result<(), Failure> {
     tracing::info!(url = %gateway.app.site.url, version = env!("CARGO_PKG_VERSION"), "serving");
     tokio::spawn(async {
-        tokio::time::sleep(STARTED).await;
+        tokio::time::sleep(STARTUP_TIME).await;
         memory::give_back();
     });
     let app = gateway.app.clone();

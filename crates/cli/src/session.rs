@@ -30,8 +30,8 @@ use attach::AttachedSession;
 use screen::Screen;
 
 /// The maximum length of a title and of a failure reason in a table.
-const TITLE: usize = 50;
-const REASON: usize = 80;
+const MAX_TITLE_CHARS: usize = 50;
+const MAX_REASON_CHARS: usize = 80;
 /// The maximum number of sessions to search by name.
 const MAX_SEARCHED: u32 = 1_000;
 
@@ -177,9 +177,9 @@ fn row(context: &Context, session: &Session) -> Vec<String> {
     let title = session.title.as_deref().or(session.prompt_snippet.as_deref()).unwrap_or("-");
     vec![
         session.id.to_string(),
-        shortened(&state(session.status, session.stop_reason.as_deref()), REASON),
-        shortened(&clean(title), TITLE),
-        shortened(&clean(session.configuration_name.as_deref().unwrap_or("-")), TITLE),
+        shortened(&state(session.status, session.stop_reason.as_deref()), MAX_REASON_CHARS),
+        shortened(&clean(title), MAX_TITLE_CHARS),
+        shortened(&clean(session.configuration_name.as_deref().unwrap_or("-")), MAX_TITLE_CHARS),
         context.ago(session.last_activity_at),
     ]
 }

@@ -13,8 +13,8 @@ use crate::output::{BOLD, line};
 use crate::session;
 
 /// The most lines that the gateway returns at once.
-const PAGE: u32 = 1000;
-const TITLE: usize = 40;
+const MAX_ENTRIES: u32 = 1000;
+const MAX_TITLE_CHARS: usize = 40;
 
 pub(crate) async fn run(context: &Context, args: UsageArgs) -> Result<(), Failure> {
     let client = connect(context, args.gateway).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, args: UsageArgs) -> Result<(), Failur
 
 /// Reads pages until `limit` entries are there. The total covers all pages anyway.
 async fn read_pages(client: &Client, query: UsageQuery, limit: u32) -> Result<UsageReport, Failure> {
-    let ask = |left: u32, after| UsageQuery { limit: Some(left.min(PAGE)), after, ..query.clone() };
+    let ask = |left: u32, after| UsageQuery { limit: Some(left.min(MAX_ENTRIES)), after, ..query.clone() };
     let mut report = client.usage(&ask(limit, None)).await?;
     while let Some(after) = report.next.take() {
         let left = limit.saturating_sub(u32::try_from(report.entries.len()).unwrap_or(limit));
@@ -74,7 +74,7 @@ fn row(entry: &UsageEntry) -> Vec<String> {
         cache_write_tokens,
         cost_micros,
     } = entry.sums;
-    let title = entry.title.as_deref().map(|title| format!(" {}", shortened(&clean(title), TITLE)));
+    let title = entry.title.as_deref().map(|title| format!(" {}", shortened(&clean(title), MAX_TITLE_CHARS)));
     let name = format!("{}{}", entry.key, title.unwrap_or_default());
     let numbers = [requests, input_tokens, output_tokens, cache_read_tokens + cache_write_tokens];
     [name].into_iter().chain(numbers.map(|number| number.to_string())).chain([dollars(cost_micros)]).collect()

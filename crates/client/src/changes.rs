@@ -13,7 +13,7 @@ const MAX_EVENT: usize = 1024 * 1024;
 /// What the gateway tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeEvent {
-    /// Read everything once: what changes from now on is told.
+    /// The stream is open: read everything once, because later changes arrive as messages.
     Ready,
     Change(Change),
     /// Some changes were lost: read everything again.
@@ -53,7 +53,7 @@ impl ChangeStream {
                 continue;
             }
             if self.received.len() > MAX_EVENT {
-                return Err(self.unexpected("an event is too large"));
+                return Err(self.unexpected_error("an event is too large"));
             }
             match self.answer.chunk().await {
                 Ok(Some(chunk)) => self.received.extend_from_slice(&chunk),
@@ -75,13 +75,13 @@ impl ChangeStream {
             (Some("reload"), _) => Ok(Some(ChangeEvent::Reload)),
             (Some("change"), Some(data)) => match serde_json::from_str(data) {
                 Ok(change) => Ok(Some(ChangeEvent::Change(change))),
-                Err(error) => Err(self.unexpected(&error.to_string())),
+                Err(error) => Err(self.unexpected_error(&error.to_string())),
             },
             _ => Ok(None),
         }
     }
 
-    fn unexpected(&self, problem: &str) -> Error {
+    fn unexpected_error(&self, problem: &str) -> Error {
         Error::UnexpectedResponse { url: display_origin(&self.url), problem: problem.to_owned() }
     }
 }

@@ -1,4 +1,4 @@
-//! The calls about notifications: where an organization is told that something waits for a person.
+//! The calls about notifications: the webhook that an organization gets notifications at when something waits for a person.
 
 use proto::http::{NotificationTest, Notifications, SetNotifications};
 use reqwest::Method;

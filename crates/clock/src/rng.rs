@@ -59,8 +59,8 @@ impl Rng {
 
 /// One step of `SplitMix64`: good enough for tests, and predictable by design.
 fn splitmix(state: &AtomicU64) -> u64 {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut z = state.fetch_add(STEP, Ordering::SeqCst).wrapping_add(STEP);
+    const SPLITMIX_INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut z = state.fetch_add(SPLITMIX_INCREMENT, Ordering::SeqCst).wrapping_add(SPLITMIX_INCREMENT);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -67,7 +67,7 @@ pub fn check_queries(queries: &[DatabaseQuery]) -> Result<(), String> {
         if !is_name(name) {
             return Err(format!(
                 "the name of a query has 1 to {MAX_NAME} letters, digits and _: {:.80}",
-                quoted(name)
+                quote(name)
             ));
         }
         if name == FREE_FORM {
@@ -98,7 +98,7 @@ fn check_query(query: &DatabaseQuery) -> Result<(), String> {
     match parameters.iter().find(|parameter| !is_name(&parameter.name) || !names.insert(&parameter.name)) {
         Some(wrong) => Err(format!(
             "the names of parameters have 1 to {MAX_NAME} letters, digits and _, and differ: {:.80}",
-            quoted(&wrong.name)
+            quote(&wrong.name)
         )),
         None => parameters.iter().try_for_each(check_references),
     }
@@ -126,7 +126,7 @@ fn reference<'a>(key: &'a str, value: &'a Value) -> Option<&'a str> {
     }
 }
 
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     format!("{text:?}")
 }
 

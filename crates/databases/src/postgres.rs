@@ -30,7 +30,7 @@ const CONNECTING: Duration = Duration::from_secs(5);
 /// How much later than the server we end a query ourselves, so that usually the server tells that it was late. Also the time
 /// between two cancellations.
 const LATER: Duration = Duration::from_millis(500);
-/// What the server may send beside rows: definitions of columns and types, notices.
+/// The maximum size of what the server sends besides rows: descriptions of columns and types, and notices.
 const OVERHEAD: usize = 256 << 10;
 
 const DECLARE: &str = "DECLARE rows NO SCROLL CURSOR WITHOUT HOLD FOR ";

@@ -128,7 +128,7 @@ pub fn is_relative(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Restricts a connection to reading, in this order: the authorizer would refuse what comes before it.
+/// Restricts a connection to reading. The authorizer comes last, because it would refuse the other steps.
 fn restrict(database: &Connection, limits: Limits, late: Arc<AtomicBool>) -> rusqlite::Result<()> {
     database.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     database.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;

@@ -7,8 +7,8 @@ use crate::limits::Limits;
 use crate::meter::{Meter, Metered};
 use crate::record::{Failure, RequestEnd};
 
-const BUFFER: usize = 32 * 1024;
-const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+const BUFFER_BYTES: usize = 32 * 1024;
+const CONNECTION_ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// Relays a tunnel until it ends. When one side stops sending, the other is told and may continue.
 pub(crate) async fn tunnel<S, T>(
@@ -23,9 +23,9 @@ where
 {
     let mut client = join(client.reader, client.writer);
     let relaying = async {
-        client.write_all(ESTABLISHED).await?;
+        client.write_all(CONNECTION_ESTABLISHED).await?;
         client.flush().await?;
-        copy_bidirectional_with_sizes(&mut client, &mut target, BUFFER, BUFFER).await
+        copy_bidirectional_with_sizes(&mut client, &mut target, BUFFER_BYTES, BUFFER_BYTES).await
     };
     tokio::select! {
         relayed = relaying => match relayed {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// The time limit. Local files answer in milliseconds, and a mount that takes longer than this is as good as gone.
-const LIMIT: Duration = Duration::from_secs(2);
+/// The time limit. Local files answer in milliseconds; a mount that takes longer than this counts as unreachable.
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs operations on one location, one at a time, so that at most one thread hangs there however often it is tried.
 #[derive(Clone, Default)]
@@ -45,7 +45,7 @@ impl FileWork {
             // The caller may have timed out.
             let _ = done.send(result);
         })?;
-        match tokio::time::timeout(LIMIT, result).await {
+        match tokio::time::timeout(TIME_LIMIT, result).await {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(_)) => Err(io::Error::other("the thread panicked")),
             Err(_) => Err(late("no answer within 2 seconds")),

@@ -148,7 +148,7 @@ pub(super) fn setting_notes(two_person: bool, conditions: Option<&Value>) -> Str
     format!("two_person {two_person}, conditions {conditions}")
 }
 
-/// What is cut off is still told by its hash, so that no change hides behind a long one.
+/// Text that is cut off is represented by its hash, so that no change hides behind a long value.
 fn notes<const MAX: usize>(details: &str) -> Text<0, MAX> {
     if details.chars().count() <= MAX {
         return Text::cut(details);

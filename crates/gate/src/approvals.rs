@@ -27,7 +27,7 @@ pub const MAX_WAITING: u64 = 10;
 /// How often an approval is checked again because somebody else has approved or edited the request meanwhile.
 const MAX_ATTEMPTS: u32 = 3;
 /// How many overdue requests are ended at once.
-const OVERDUE: i64 = 100;
+const MAX_EXPIRED_PER_TICK: i64 = 100;
 
 /// The reason why a request was not approved or denied.
 #[derive(Debug, thiserror::Error)]
@@ -205,7 +205,7 @@ impl Gate {
 
     /// Ends the requests that nobody decided in time.
     pub(crate) async fn expire_overdue(&self) -> Result<(), StoreError> {
-        for overdue in self.store.overdue_invocations(self.clock.now(), OVERDUE).await? {
+        for overdue in self.store.overdue_invocations(self.clock.now(), MAX_EXPIRED_PER_TICK).await? {
             self.expire(&overdue).await?;
         }
         Ok(())

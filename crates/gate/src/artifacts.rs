@@ -11,10 +11,10 @@ use crate::judgement::JudgedCall;
 use crate::request::CallRequest;
 
 /// The maximum size of an artifact's content. A source refuses to produce a larger result.
-pub const LARGEST: usize = 1 << 20;
+pub const MAX_CONTENT_BYTES: usize = 1 << 20;
 
 /// The kind of artifacts that are files from a sandbox.
-pub(crate) const FILE: &str = "evidence";
+pub(crate) const EVIDENCE_KIND: &str = "evidence";
 
 /// The parameters of a call without secrets, as an artifact of its case.
 pub(crate) fn input(
@@ -65,8 +65,8 @@ pub fn file_artifact(
     let (hash, case) = (sha256(&content), session.to_string());
     NewArtifact {
         org_id: call.caller.org,
-        artifact_id: name(call.caller.org, Some(&case), FILE, &hash),
-        kind: FILE.to_owned(),
+        artifact_id: name(call.caller.org, Some(&case), EVIDENCE_KIND, &hash),
+        kind: EVIDENCE_KIND.to_owned(),
         hash: hash.to_string(),
         case_id: Some(case),
         content_type: content_type.to_owned(),

@@ -17,9 +17,9 @@ use super::GateError;
 use crate::settings::GateSettings;
 
 /// The name of the ledger in its checkpoints and keys.
-const NAME: &str = "proliferate";
+const SIGNER_NAME: &str = "proliferate";
 /// The number of leaves read per batch.
-const PAGE: i64 = 10_000;
+const LEAVES_PER_BATCH: i64 = 10_000;
 
 /// The signing key's location, and the Merkle tree so far.
 pub(super) struct Checkpoints {
@@ -293,13 +293,13 @@ fn append(file: &Path, text: &str) -> io::Result<()> {
 /// The signing key of a seed.
 #[expect(clippy::expect_used, reason = "the name is a constant, and a test makes a key of it")]
 pub(super) fn signing_key(seed: &[u8; 32]) -> SigningKey {
-    SigningKey::from_seed(NAME, seed).expect("the name of the ledger is a valid one")
+    SigningKey::from_seed(SIGNER_NAME, seed).expect("the name of the ledger is a valid one")
 }
 
 /// Extends the tree to the current end of the ledger.
 pub(super) async fn grow(store: &Store, tree: &mut Tree) -> Result<(), StoreError> {
     loop {
-        let hashes = store.ledger_hashes(tree.size(), PAGE).await?;
+        let hashes = store.ledger_hashes(tree.size(), LEAVES_PER_BATCH).await?;
         if hashes.is_empty() {
             return Ok(());
         }
@@ -378,7 +378,7 @@ mod tests {
         let file = folder.path().join("audit.key");
         let first = read_or_make(&file, &Rng::system()).unwrap();
         assert_eq!(read_or_make(&file, &Rng::system()).unwrap(), first);
-        assert_eq!(signing_key(&first).public().name(), NAME);
+        assert_eq!(signing_key(&first).public().name(), SIGNER_NAME);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part of a file was left behind");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         let error = read_or_make(&file, &Rng::system()).unwrap_err().to_string();

@@ -17,9 +17,9 @@ use crate::{DEAD_AFTER, Gate};
 
 /// The delay between two lookups of a call that another instance executes. That happens only while one gateway replaces another,
 /// because one serves a database; SQLite cannot notify another process, and PostgreSQL would need a connection for it.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How much longer than the tool's own timeout a caller waits for another instance.
-const MARGIN: Duration = Duration::from_secs(10);
+const WAIT_MARGIN: Duration = Duration::from_secs(10);
 
 /// The meaning of an existing run for a request with its id.
 pub(crate) enum ExistingRun {
@@ -55,7 +55,7 @@ impl Gate {
             return self.waiting_result(request, &run).await;
         }
         let tool = self.find_tool(request).await?;
-        let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
+        let patience = tool.map_or(WAIT_MARGIN, |tool| tool.timeout() + WAIT_MARGIN);
         let ended = tokio::time::timeout(patience, self.wait_for_end(request, run)).await;
         ended.unwrap_or_else(|_| {
             let late = "the call is still in flight: try again";
@@ -80,7 +80,7 @@ impl Gate {
             if self.is_orphaned(&run).await? {
                 return Ok(ExistingRun::Orphaned(Box::new(run)));
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             match self.store.run(request.caller.org, &request.run.id).await? {
                 Some(found) => run = found,
                 None => return Ok(ExistingRun::Unresolved(Refusal::unknown())),

@@ -178,7 +178,7 @@ impl Governance<'_> {
         by: Option<UserId>,
         key: &ModeKey,
     ) -> Result<(), GovernanceError> {
-        let mut event = self.mode_event(by, key, UNSET).await?;
+        let mut event = self.mode_event(by, key, UNSET_OPERATION).await?;
         event.outcome_reason = Some(Text::cut("the mode of an action follows from its risk from here on"));
         let store = self.store.recorded(NewEvent { org: Some(org), event });
         Ok(store.unset_action_mode(org, key.as_str()).await?)
@@ -227,7 +227,7 @@ impl Governance<'_> {
             self.event(ActionType::Override, ("override_grant", "revoke"), TargetType::Policy).await?;
         event.outcome_reason = Some(Text::cut(reason));
         event.severity = Some(Severity::Warn);
-        event.notes = Some(Text::cut(&format!("{GRANT}{id}")));
+        event.notes = Some(Text::cut(&format!("{GRANT_PREFIX}{id}")));
         let (by, at) = (event.actor.actor_id.as_str().to_owned(), audit_writer::moment(&event));
         self.write(Change::RevokeGrant { id, by, at }, Some(grant.org_id), event).await?;
         Ok(grant)
@@ -346,7 +346,7 @@ impl Governance<'_> {
 }
 
 /// The operation of the event of a mode that is removed.
-pub(super) const UNSET: &str = "unset";
+pub(super) const UNSET_OPERATION: &str = "unset";
 
 /// What the event of a mode contains nowhere else. `audit verify` compares it with the row.
 pub(super) fn mode_notes(set: &OrgActionMode) -> String {
@@ -355,13 +355,13 @@ pub(super) fn mode_notes(set: &OrgActionMode) -> String {
 }
 
 /// The prefix of the notes of a grant's events, before its id.
-pub(super) const GRANT: &str = "grant ";
+pub(super) const GRANT_PREFIX: &str = "grant ";
 
 /// The details of a grant that its event contains nowhere else. `audit verify` parses them.
 fn grant_notes(grant: &OverrideGrant) -> String {
     let until = audit_writer::timestamp(grant.valid_until);
     let OverrideGrant { id, user_id, ticket, .. } = grant;
-    format!("{GRANT}{id}: user {user_id}, ticket {ticket}, until {}", until.as_str())
+    format!("{GRANT_PREFIX}{id}: user {user_id}, ticket {ticket}, until {}", until.as_str())
 }
 
 /// The event of the organization that a gateway creates at its first start.

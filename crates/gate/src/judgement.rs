@@ -7,7 +7,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use ledger::{ArtifactRef, Redactor};
 use policy::{
-    Action, Flag, Grant, ModeDecision, ModeKey, Request, Risk, RunState, Verdict, Versions, Write,
+    Action, Flag, Grant, ModeDecision, ModeKey, Request, Risk, RunState, TableWrite, Verdict, Versions,
     apply_drift, decide, resolve_mode,
 };
 use proto::{RunKind, RunStatus};
@@ -19,7 +19,7 @@ use crate::artifacts::reference;
 use crate::lock::LockUnread;
 use crate::request::{ActionRequest, BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
 use crate::secrets::SecretsUnread;
-use crate::tool::{Definition, EXPORT, Review, SourceError, Tool, ToolScope};
+use crate::tool::{Definition, EXPORT_TOOL, Review, SourceError, Tool, ToolScope};
 
 /// The reason why a request cannot be judged now, so that it is not executed.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub(crate) struct JudgedCall {
     pub(crate) parent_run_id: Option<String>,
     /// Described from our own database where the artifact is known.
     pub(crate) input_artifacts: Vec<ArtifactRef>,
-    pub(crate) writes: Option<Write>,
+    pub(crate) writes: Option<TableWrite>,
     /// The ticket, in a break-glass lane.
     pub(crate) ticket: Option<String>,
     /// The start time of a run that had waited for approval before.
@@ -81,7 +81,7 @@ impl JudgedCall {
     }
 
     /// Rebuilds the call of a run, as far as recording its end needs it. `None` for a run that is not a call.
-    pub(crate) fn of_run(run: &Run, writes: Option<Write>) -> Option<Self> {
+    pub(crate) fn of_run(run: &Run, writes: Option<TableWrite>) -> Option<Self> {
         let actor = serde_json::from_value(run.actor.clone()).ok()?;
         let request = CallRequest {
             entry_point: EntryPoint::ToolCalls,
@@ -118,7 +118,7 @@ impl JudgedCall {
     }
 
     pub(crate) fn kind(&self) -> RunKind {
-        if self.request.full_name() == EXPORT {
+        if self.request.full_name() == EXPORT_TOOL {
             RunKind::Export
         } else if self.writes.is_some() {
             RunKind::DbWrite

@@ -64,7 +64,9 @@ use rules::Rules;
 pub use administration::{AdminChange, Subject};
 pub use approvals::{Approval, ApprovalError, MAX_WAITING};
 pub use approver::Participants;
-pub use artifacts::{LARGEST, file_artifact, is_content_of, is_named_right, reference, unknown_reference};
+pub use artifacts::{
+    MAX_CONTENT_BYTES, file_artifact, is_content_of, is_named_right, reference, unknown_reference,
+};
 pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
     CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
@@ -73,7 +75,7 @@ pub use governance::{Governance, GovernanceError, Grant, NewMode, first_start_ev
 pub use judgement::mode_of;
 pub use lock::follow_lock;
 pub use permit::Permit;
-pub use record::{SHOWN, shown, shown_text};
+pub use record::{MAX_SHOWN_BYTES, shown, shown_text};
 pub use refusals::call_rates;
 pub use request::{
     ActionRequest, BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN,
@@ -88,7 +90,8 @@ pub use runs::{
 pub use secrets::{Secrets, SecretsUnread};
 pub use settings::GateSettings;
 pub use tool::{
-    Definition, EXPORT, Failure, Output, Outside, Review, SourceError, Sources, Tool, ToolScope, Within, Work,
+    Definition, EXPORT_TOOL, Failure, Output, Outside, Review, SourceError, Sources, Tool, ToolScope, Within,
+    Work,
 };
 pub use upkeep::keep_gate;
 pub use verify::{Difference, Verification, VerifyError, verify_database};

@@ -11,9 +11,9 @@ use tokio::time::MissedTickBehavior;
 use super::Gate;
 
 /// The polling interval, so that an operator's change takes effect within a second.
-const EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The maximum age of a reading. The lock may have been engaged since an older one.
-const OLDEST: Duration = Duration::from_secs(2);
+const MAX_READING_AGE: Duration = Duration::from_secs(2);
 
 /// The last reading of the lock.
 pub(crate) struct SafetyLockReading {
@@ -42,7 +42,7 @@ impl SafetyLockReading {
     /// Whether the lock is engaged.
     pub(crate) fn is_engaged(&self) -> Result<bool, LockUnread> {
         let last = *self.last.lock();
-        let fresh = last.filter(|last| self.clock.elapsed().saturating_sub(last.at) <= OLDEST);
+        let fresh = last.filter(|last| self.clock.elapsed().saturating_sub(last.at) <= MAX_READING_AGE);
         fresh.map(|last| last.engaged).ok_or(LockUnread)
     }
 
@@ -57,7 +57,7 @@ impl SafetyLockReading {
 /// Polls the lock for as long as the gate exists. This task does nothing else, so that nothing that hangs elsewhere can
 /// delay it.
 pub async fn follow_lock(gate: Weak<Gate>) {
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -28,7 +28,7 @@ const MAX_JUDGEMENTS: u32 = 3;
 /// The maximum number of attempts to take over an orphaned call, or to find out which instance was faster.
 const MAX_TAKE_OVERS: u32 = 3;
 /// The delay between attempts to record an effect that has happened.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 const UNREAD_SECRETS: &str =
     "the secrets that an answer must not contain cannot be read, so nothing was done";
 
@@ -126,7 +126,7 @@ async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Ou
     for _ in 0..MAX_JUDGEMENTS {
         let judgement = match gate.judge(request).await {
             Ok(judgement) => judgement,
-            Err(error @ Undecidable::Source(_)) => return retried(gate, request, &error).await,
+            Err(error @ Undecidable::Source(_)) => return answer_unjudged(gate, request, &error).await,
             Err(error) => return unavailable(request, &error),
         };
         count(&judgement);
@@ -141,7 +141,7 @@ async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Ou
 
 /// Handles a request that cannot be judged, for example because a source does not answer. A call that has already ended
 /// still gets its stored result.
-async fn retried(gate: &Gate, request: &Arc<CallRequest>, error: &Undecidable) -> CallResult {
+async fn answer_unjudged(gate: &Gate, request: &Arc<CallRequest>, error: &Undecidable) -> CallResult {
     match gate.store.run(request.caller.org, &request.run.id).await {
         Ok(Some(run)) if run.status.is_terminal() => follow(gate, &JudgedCall::unjudged(request), run).await,
         _ => unavailable(request, error),
@@ -194,7 +194,7 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
                         let Judgement { call, versions, .. } = judgement;
                         Some(execute(gate, call, Execute { tool, outside, versions }).await)
                     }
-                    other => unclaimed(gate, &judgement.call, other).await,
+                    other => resolve_unclaimed(gate, &judgement.call, other).await,
                 }
             }
         },
@@ -227,7 +227,7 @@ async fn record_ended(gate: &Gate, judgement: &Judgement, prepared: Prepared) ->
             gate.calls.recent.insert(request.key(), request.fingerprint(), &result);
             Some(result)
         }
-        other => unclaimed(gate, &judgement.call, other).await,
+        other => resolve_unclaimed(gate, &judgement.call, other).await,
     }
 }
 
@@ -246,7 +246,7 @@ fn claimed(written: Result<Written, StoreError>) -> ClaimOutcome {
     }
 }
 
-async fn unclaimed(gate: &Gate, call: &JudgedCall, claimed: ClaimOutcome) -> Option<CallResult> {
+async fn resolve_unclaimed(gate: &Gate, call: &JudgedCall, claimed: ClaimOutcome) -> Option<CallResult> {
     match claimed {
         ClaimOutcome::Ours | ClaimOutcome::Stale => None,
         ClaimOutcome::Exists(run) => Some(follow(gate, call, *run).await),
@@ -318,7 +318,7 @@ async fn request_approval(gate: &Gate, judgement: &Judgement) -> Option<CallResu
             gate.count_unrecorded(request.caller.org, request.caller.actor.clone());
             Some(CallResult { outcome, ..CallResult::refused(request, &refusal) })
         }
-        written => unclaimed(gate, &judgement.call, claimed(written)).await,
+        written => resolve_unclaimed(gate, &judgement.call, claimed(written)).await,
     }
 }
 
@@ -416,7 +416,7 @@ async fn settle(gate: &Gate, call: &JudgedCall, write: GateWrite, result: CallRe
                 if gate.closing.is_cancelled() {
                     return CallResult::unrecorded(request, &Refusal::unknown());
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }

@@ -35,7 +35,7 @@ impl Process {
         format!("{} {} {}", self.world, self.pid, self.started)
     }
 
-    /// Whether the process has died for certain. `false` also if that cannot be told from here.
+    /// Whether the process has died for certain. `false` also if this process cannot know.
     pub(super) fn knows_dead(&self, text: &str) -> bool {
         let Some(other) = Self::parse(text).filter(|other| other.world == self.world) else { return false };
         match fs::read_to_string(format!("/proc/{}/stat", other.pid)) {

@@ -19,7 +19,7 @@ use crate::vocabulary::{wire_mode, wire_risk, wire_source};
 use crate::{Gate, artifacts};
 
 /// The maximum size of parameters and results that are shown, as JSON.
-pub const SHOWN: usize = 10_240;
+pub const MAX_SHOWN_BYTES: usize = 10_240;
 /// An approver must see everything that an approval executes; the caller could hide it otherwise.
 pub(crate) const HIDDEN_PARAMETERS: &str = "a person must approve this call and would not see all of its parameters: keep them \
     below 10,240 bytes of JSON, without credentials and without fields that are named like one";
@@ -169,7 +169,7 @@ impl Gate {
         };
         let hash = (responder == Responder::Tool).then(|| result.seal()).flatten();
         event.event.response_hash_sha256 = hash;
-        let ended = self.ended(status, refusal.as_ref(), &references, &result, hash);
+        let ended = self.build_ended(status, refusal.as_ref(), &references, &result, hash);
         let ended = Ended { started_at: call.started_at, ..ended };
         let further = if responder == Responder::Tool { further_actions(call) } else { Vec::new() };
         let record = |action| self.audit.outcome(call, action, refusal.as_ref(), versions);
@@ -188,7 +188,7 @@ impl Gate {
         (ended, event)
     }
 
-    fn ended(
+    fn build_ended(
         &self,
         status: RunStatus,
         refusal: Option<&Refusal>,
@@ -239,7 +239,7 @@ fn invocation(judgement: &Judgement, waiting: Option<Waiting>) -> Option<Box<New
 
 /// The parameters of a call as people may see them.
 pub(crate) fn shown_parameters(judgement: &Judgement) -> Value {
-    judgement.redactor.redact_and_truncate(&judgement.call.request.target.parameters, SHOWN)
+    judgement.redactor.redact_and_truncate(&judgement.call.request.target.parameters, MAX_SHOWN_BYTES)
 }
 
 /// Whether people see less of a call than would be executed. Nobody can approve such a call.
@@ -249,7 +249,7 @@ pub(crate) fn hides_parameters(judgement: &Judgement) -> bool {
 
 /// A stored value as people may see it. Known secrets were removed when it was stored.
 pub fn shown(value: &Value) -> Value {
-    Redactor::default().redact_and_truncate(value, SHOWN)
+    Redactor::default().redact_and_truncate(value, MAX_SHOWN_BYTES)
 }
 
 /// A stored text as people may see it. Known secrets were removed when it was stored.

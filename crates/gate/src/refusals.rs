@@ -55,7 +55,7 @@ const STARTED_RUNS: RateLimits = RateLimits {
     address: Quota { per_minute: 600, burst: 1_000 },
 };
 /// The interval between two events that record a caller's number of unrecorded calls.
-const WINDOW: Duration = Duration::from_mins(1);
+const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The rates, and the counts of calls beyond them.
 pub(crate) struct Refusals {
@@ -121,7 +121,7 @@ impl Refusals {
     /// Removes and returns the counts that are at least a minute old, or all of them.
     fn due(&self, all: bool) -> Vec<(Option<OrgId>, UnrecordedCalls)> {
         let now = self.clock.elapsed();
-        let ripe = |counted: &UnrecordedCalls| all || now.saturating_sub(counted.since) >= WINDOW;
+        let ripe = |counted: &UnrecordedCalls| all || now.saturating_sub(counted.since) >= REPORT_INTERVAL;
         let due = self.unrecorded.lock().extract_if(|_, counted| ripe(counted)).collect::<Vec<_>>();
         due.into_iter().map(|((org, _), counted)| (org, counted)).collect()
     }

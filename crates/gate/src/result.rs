@@ -65,7 +65,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(code: ToolErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: bounded(&message.into()), retryable: code.retryable(), data: None }
+        Self { code, message: truncate_message(&message.into()), retryable: code.retryable(), data: None }
     }
 
     /// The refusal for an effect that may have happened, which must not be retried automatically.
@@ -92,7 +92,7 @@ impl From<Failure> for Refusal {
 }
 
 /// Truncates a message to the contract's limit and replaces control characters.
-fn bounded(message: &str) -> String {
+fn truncate_message(message: &str) -> String {
     let plain = |char: char| if char.is_control() && char != '\n' { '\u{fffd}' } else { char };
     message.chars().take(MAX_MESSAGE).map(plain).collect()
 }

@@ -10,11 +10,11 @@ use files::FileWork;
 use parking_lot::RwLock;
 use policy::{Files, Policy, PolicyError};
 
-const LANES: &str = "lanes.yaml";
-const ROLES: &str = "roles.yaml";
-const TOOLS: &str = "tools.yaml";
+const LANES_FILE: &str = "lanes.yaml";
+const ROLES_FILE: &str = "roles.yaml";
+const TOOLS_FILE: &str = "tools.yaml";
 /// The maximum size of a policy file. People write and read a policy, so a larger file is something else.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The policy, and the folder that it is loaded from.
 pub(super) struct Rules {
@@ -88,7 +88,7 @@ pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
         // Single files may be missing, but a misspelled folder must not result in the built-in policy.
         fs::read_dir(folder).map_err(|source| RulesError::Unreadable { path: folder.to_owned(), source })?;
     }
-    let (lanes, roles, tools) = (read(LANES)?, read(ROLES)?, read(TOOLS)?);
+    let (lanes, roles, tools) = (read(LANES_FILE)?, read(ROLES_FILE)?, read(TOOLS_FILE)?);
     let files = Files { lanes: lanes.as_deref(), roles: roles.as_deref(), tools: tools.as_deref() };
     Policy::check(files).map_err(|(first, others)| RulesError::Wrong { first, others })
 }
@@ -98,7 +98,7 @@ fn read_file(path: &Path) -> Result<Option<String>, RulesError> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
-        Ok(found) if found.len() > LARGEST => {
+        Ok(found) if found.len() > MAX_FILE_BYTES => {
             return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
         }
         Ok(_) => {}

@@ -51,12 +51,12 @@ pub(crate) fn redact_failure(redactor: &Redactor, failure: Failure) -> Failure {
     }
 }
 
-/// Each value under its own key, so that the keys that we chose ourselves, such as `response`, stay.
+/// Redacts the values only. The gateway chose the keys, such as `response`, and readers look them up by name.
 fn fields(redactor: &Redactor, data: &proto::JsonObject) -> proto::JsonObject {
     data.iter().map(|(key, value)| (key.clone(), storable_value(redactor.value(value), MAX_DEPTH))).collect()
 }
 
-/// PostgreSQL refuses U+0000, and the hash of an answer must be that of what is stored.
+/// Removes U+0000, which PostgreSQL cannot store: the hash of an answer must be that of the stored text.
 fn storable(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ledger::Hash;
-use policy::{ModeKey, Policy, Risk, Write};
+use policy::{ModeKey, Policy, Risk, TableWrite};
 use proto::{JsonObject, OrgId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use store::Effect;
 use crate::{CallRequest, Permit};
 
 /// The tool whose calls are recorded as exports.
-pub const EXPORT: &str = "export.bundle";
+pub const EXPORT_TOOL: &str = "export.bundle";
 
 /// Finds tools by name.
 pub trait Sources: Send + Sync {
@@ -85,7 +85,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// The table that the tool writes to, if it is a database write.
-    fn writes(&self) -> Option<&Write> {
+    fn writes(&self) -> Option<&TableWrite> {
         None
     }
 

@@ -18,43 +18,43 @@ use super::tool::ToolScope;
 use super::{DEAD_AFTER, Gate, GateSettings};
 
 /// The tick interval, so that an operator's change takes effect within a second.
-const TICK: Duration = Duration::from_millis(500);
+const TICK_INTERVAL: Duration = Duration::from_millis(500);
 /// The interval of heartbeats and of reaping orphaned calls, in ticks.
-const ALIVE: u32 = 10;
+const TICKS_PER_HEARTBEAT: u32 = 10;
 /// The interval of checks for dead instances on this machine, in ticks.
-const REAP: u32 = 2;
+const TICKS_PER_INSTANCE_CHECK: u32 = 2;
 /// The maximum time without a checkpoint while there are unsigned events, in ticks.
-const SIGN: u64 = 600;
+const MAX_TICKS_UNSIGNED: u64 = 600;
 /// The number of unsigned events after which a checkpoint is signed at once.
 const SIGN_EVENTS: u64 = 1_000;
-const ORPHANS: i64 = 100;
+const MAX_ORPHANS_PER_QUERY: i64 = 100;
 /// How many sources are asked at once for the tools of orphaned calls, and how long one may take.
 const ASKED_AT_ONCE: usize = 16;
 const SOURCE_ANSWERS: Duration = Duration::from_secs(5);
 /// How long an orphaned call that can be repeated waits for its caller to retry.
-const PATIENCE: Duration = Duration::from_mins(10);
+const WAIT_FOR_RETRY: Duration = Duration::from_mins(10);
 
 /// Runs the background work until the gateway closes. Each kind of work has its own loop, so that one that hangs does
 /// not delay the others.
 pub async fn keep_gate(gate: Arc<Gate>) {
     let (gate, closing) = (gate.as_ref(), &gate.closing);
     tokio::join!(
-        every(closing, 1, |_| gate.follow_policy()),
-        every(closing, ALIVE, |_| gate.say_alive()),
-        every(closing, ALIVE, |_| gate.reap_orphans()),
-        every(closing, REAP, |_| gate.reap_instances()),
-        every(closing, 1, |count| gate.sign(count)),
-        every(closing, 1, |_| gate.record_refusals(false)),
-        every(closing, REAP, |_| gate.expire_overdue()),
+        run_every(closing, 1, |_| gate.follow_policy()),
+        run_every(closing, TICKS_PER_HEARTBEAT, |_| gate.say_alive()),
+        run_every(closing, TICKS_PER_HEARTBEAT, |_| gate.reap_orphans()),
+        run_every(closing, TICKS_PER_INSTANCE_CHECK, |_| gate.reap_instances()),
+        run_every(closing, 1, |count| gate.sign(count)),
+        run_every(closing, 1, |_| gate.record_refusals(false)),
+        run_every(closing, TICKS_PER_INSTANCE_CHECK, |_| gate.expire_overdue()),
     );
 }
 
 /// Runs `work` every `ticks` ticks until the gateway closes. The argument of `work` is the number of the iteration.
-async fn every<W>(closing: &CancellationToken, ticks: u32, work: impl Fn(u64) -> W)
+async fn run_every<W>(closing: &CancellationToken, ticks: u32, work: impl Fn(u64) -> W)
 where
     W: Future<Output = Result<(), StoreError>>,
 {
-    let mut interval = tokio::time::interval(TICK * ticks);
+    let mut interval = tokio::time::interval(TICK_INTERVAL * ticks);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for count in 0_u64.. {
         tokio::select! {
@@ -108,7 +108,7 @@ impl Gate {
         self.checkpoints.probe().await;
         let due = self.checkpoints.due().await?;
         let failed = !self.checkpoints.is_writable();
-        let sign = due >= SIGN_EVENTS || (due > 0 && (failed || count.is_multiple_of(SIGN)));
+        let sign = due >= SIGN_EVENTS || (due > 0 && (failed || count.is_multiple_of(MAX_TICKS_UNSIGNED)));
         if sign && let Err(error) = self.checkpoints.write().await {
             tracing::error!(%error, "cannot write a checkpoint of the ledger; a later tick tries again");
         }
@@ -155,14 +155,14 @@ impl Gate {
     /// Ends the calls of dead instances as unknown, several at once, because each asks the source of its tool.
     async fn reap_orphans(&self) -> Result<(), StoreError> {
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
-        let orphans = self.store.orphaned_calls(before, ORPHANS).await?;
+        let orphans = self.store.orphaned_calls(before, MAX_ORPHANS_PER_QUERY).await?;
         let running = orphans.iter().filter(|run| run.status == RunStatus::Running);
         stream::iter(running).map(Ok).try_for_each_concurrent(ASKED_AT_ONCE, |run| self.reap(run)).await
     }
 
     /// Ends an orphaned call as unknown. A replay-safe call stays open for a while, so that its caller can retry.
     async fn reap(&self, run: &Run) -> Result<(), StoreError> {
-        let patience = TimeDelta::from_std(PATIENCE).unwrap_or_default();
+        let patience = TimeDelta::from_std(WAIT_FOR_RETRY).unwrap_or_default();
         if run.created_at > self.clock.now() - patience && self.may_be_repeated(run).await {
             return Ok(());
         }

@@ -19,7 +19,7 @@ use governed::GovernanceState;
 use runs::Runs;
 
 /// The number of events read per batch.
-const PAGE: i64 = 5_000;
+const EVENTS_PER_BATCH: i64 = 5_000;
 
 /// The result of a successful verification.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ async fn verify(
 ) -> Result<Verification, VerifyError> {
     let mut pass =
         LedgerPass { verifier, governed: GovernanceState::default(), runs: Runs::default(), events: 0 };
-    let mut limit = PAGE;
+    let mut limit = EVENTS_PER_BATCH;
     loop {
         match reader.events(pass.events, limit).await {
             // Read the rows one by one to find the damaged one.

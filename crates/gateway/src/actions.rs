@@ -24,7 +24,7 @@ use crate::sources::Registry;
 pub(crate) use caller::ActionCaller;
 pub(crate) use invocation::{ActionError, is_invalid, shown_invocation};
 
-const INVOCATIONS: &str = "action invocations";
+const INVOCATIONS_NOUN: &str = "action invocations";
 /// The most invocations of one session or API key in any minute.
 const PER_MINUTE: usize = 60;
 
@@ -32,7 +32,7 @@ const PER_MINUTE: usize = 60;
 fn invocations_of_org(calls_per_minute: u32) -> RateLimits {
     let per_minute = (calls_per_minute / 2).max(1);
     let quota = Quota { per_minute, burst: per_minute };
-    RateLimits { name: INVOCATIONS, session: quota, org: quota, address: quota }
+    RateLimits { name: INVOCATIONS_NOUN, session: quota, org: quota, address: quota }
 }
 
 /// The most names of tools that are kept in memory.
@@ -56,7 +56,7 @@ impl Actions {
     pub(crate) fn new(git: &GitService, sources: Arc<Registry>, hubs: Hubs, calls_per_minute: u32) -> Self {
         Self {
             store: git.store.clone(),
-            invocations: Window::new(INVOCATIONS, PER_MINUTE, git.clock.clone()),
+            invocations: Window::new(INVOCATIONS_NOUN, PER_MINUTE, git.clock.clone()),
             invocations_of_org: Rate::new(invocations_of_org(calls_per_minute), git.clock.clone()),
             clock: git.clock.clone(),
             rng: git.rng.clone(),

@@ -16,13 +16,13 @@ pub(crate) use firing::FireError;
 pub(crate) use runner::{Runner, keep_running};
 pub(crate) use schedule::Schedule;
 pub(crate) use scheduler::keep_scheduling;
-pub(crate) use signature::{Delivery, GENERIC as SIGNATURE, Rejection, sign, verify};
+pub(crate) use signature::{Delivery, GENERIC_HEADER as SIGNATURE_HEADER, Rejection, sign, verify};
 
 /// The most bytes of what starts a run. It is written into the sandbox with a little more about the run, so it is smaller
 /// than other bodies and than the `triggerContext` of a session.
 pub(crate) const MAX_PAYLOAD: usize = 448 * 1024;
 /// How many webhooks of an organization are accepted.
-const HOOKS: RateLimits = RateLimits {
+const WEBHOOK_RATE_LIMITS: RateLimits = RateLimits {
     name: "webhooks",
     session: Quota { per_minute: 300, burst: 100 },
     org: Quota { per_minute: 300, burst: 100 },
@@ -41,7 +41,7 @@ pub struct Automations {
 
 impl Automations {
     pub(crate) fn new(store: Store, clock: Clock, rng: Rng) -> Self {
-        let hooks = Rate::new(HOOKS, clock.clone());
+        let hooks = Rate::new(WEBHOOK_RATE_LIMITS, clock.clone());
         Self { store, clock, rng, hooks, changed: Notify::new() }
     }
 }

@@ -39,14 +39,14 @@ use crate::notifications::{Notifications, Webhook, keep_notifying};
 use crate::outbound::Outbound;
 use crate::runtime::{
     Insecure, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, keep_environments,
-    keep_pool,
+    maintain_pool,
 };
 use crate::server::{self, Limits};
 use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
     ConnectorSource, DatabaseTools, ExportSource, GitSource, HttpNeeds, HttpTools, Integrations,
-    PlatformSource, Registry, ServicesSource, Source, UPLOADS, agent_contents,
+    MAX_CONCURRENT_UPLOADS, PlatformSource, Registry, ServicesSource, Source, agent_contents,
 };
 use crate::sweep::{SweepServices, keep_sweeping};
 use crate::telemetry;
@@ -61,7 +61,7 @@ const CLOSING_FILE: Duration = Duration::from_mins(1);
 const CLOSING_POOL: Duration = Duration::from_secs(10);
 
 /// How long a start waits for another gateway on the same database to finish stopping, and how often it checks.
-const PREDECESSOR: Duration = Duration::from_secs(8);
+const WAIT_FOR_PREDECESSOR: Duration = Duration::from_secs(8);
 const PREDECESSOR_CHECK: Duration = Duration::from_millis(100);
 
 /// A gateway that is ready to serve.
@@ -194,7 +194,7 @@ impl Gateway {
         });
         let successor =
             lost.map(|lost| tokio::spawn(stop_when_replaced(lost, life.clone(), config.stop_after)));
-        let pool = tokio::spawn(keep_pool(self.app.runtime.clone()));
+        let pool = tokio::spawn(maintain_pool(self.app.runtime.clone()));
         let environments = tokio::spawn(keep_environments(self.app.runtime.clone()));
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let app = self.app.clone();
@@ -339,7 +339,7 @@ fn registry(
         store: store.clone(),
         clock: clock.clone(),
         sandboxes: sandboxes.clone(),
-        upload_slots: Arc::new(Semaphore::new(UPLOADS)),
+        upload_slots: Arc::new(Semaphore::new(MAX_CONCURRENT_UPLOADS)),
     };
     let http = || HttpNeeds {
         vault: Some(vault.clone()),
@@ -464,7 +464,7 @@ impl Storage {
     async fn open(config: &Config, clock: &Clock, rng: &Rng) -> Result<Self, StartError> {
         if let Database::Postgres(url) = &config.database {
             let keyring = Keyring::open(config, rng)?;
-            let instance_lock = Some(InstanceLock::acquire(url.expose_secret(), PREDECESSOR).await?);
+            let instance_lock = Some(InstanceLock::acquire(url.expose_secret(), WAIT_FOR_PREDECESSOR).await?);
             let store = open_store(config, clock).await?;
             let data_dir = hold_data_dir(&config.data_dir).await?;
             return Ok(Self { data_dir, keyring, store, instance_lock });
@@ -487,7 +487,7 @@ async fn hold_data_dir(path: &Path) -> Result<DataDir, DataDirError> {
         }
     };
     let served = || Err(DataDirError::Served { path: path.to_owned() });
-    tokio::time::timeout(PREDECESSOR, holding).await.unwrap_or_else(|_| served())
+    tokio::time::timeout(WAIT_FOR_PREDECESSOR, holding).await.unwrap_or_else(|_| served())
 }
 
 /// Stops this gateway once another one serves its database, because sessions belong to the newer one from then on.
@@ -526,11 +526,11 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    socket.listen(LISTEN_BACKLOG)
 }
 
 /// The maximum number of connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
+const LISTEN_BACKLOG: u32 = 1024;
 
 /// A URL that reaches `address` from this machine. The unspecified address ("all addresses") cannot be opened, so it
 /// becomes the loopback address.

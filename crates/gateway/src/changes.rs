@@ -15,9 +15,9 @@ use tokio::sync::broadcast::{self, Receiver, Sender};
 use tokio_util::sync::CancellationToken;
 
 /// How often an organization that somebody follows is read.
-const POLL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How many changes a slow reader may be behind before it is told to read everything again.
-const BEHIND: usize = 32;
+const MAX_CHANGES_BEHIND: usize = 32;
 
 /// What has changed within one poll.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Changes {
             // Somebody else began meanwhile; their marks are older than ours, or of the same time.
             Entry::Occupied(begun) => return Ok(begun.get().subscribe()),
             Entry::Vacant(free) => {
-                let (sender, receiver) = broadcast::channel(BEHIND);
+                let (sender, receiver) = broadcast::channel(MAX_CHANGES_BEHIND);
                 free.insert(sender.clone());
                 (sender, receiver)
             }
@@ -83,7 +83,7 @@ impl Comparison {
         let Changes { store, clock, closing, .. } = &*self.changes;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(POLL) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = closing.cancelled() => return,
             }
             if self.ends() {

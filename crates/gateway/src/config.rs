@@ -18,7 +18,7 @@ use gate::GateSettings;
 use secrecy::SecretString;
 use url::Url;
 
-pub(crate) use prices::{MILLION, Price, whole};
+pub(crate) use prices::{Price, TOKENS_PER_PRICE, whole};
 pub use prices::{Prices, dollars, micros};
 use reader::Reader;
 pub use sandbox::{Engine, Sandboxes};

@@ -1,4 +1,4 @@
-//! The connectors of organizations at work: the gateway authenticates to their servers, lists their tools and calls them,
+//! Uses the connectors of organizations: the gateway authenticates to their servers, lists their tools and calls them,
 //! through the guard of `outbound` on every hop.
 
 mod listings;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
-use gate::{Failure, LARGEST, Output, Permit};
+use gate::{Failure, MAX_CONTENT_BYTES, Output, Permit};
 use ledger::Redactor;
 use mcp::{Auth, Call, CallOutcome, ClientCredentials, Definition, Limits, Listing, Problem, ToolResult};
 use proto::http::ConnectorAuth;
@@ -120,7 +120,7 @@ impl Connectors {
     }
 
     /// The same, if they are known within this time. If not, they are still asked for, for those who ask later.
-    pub(crate) async fn tools_within(
+    pub(crate) async fn list_tools_within(
         self: &Arc<Self>,
         connector: &Connector,
         time: Duration,
@@ -228,7 +228,7 @@ fn read_outcome(outcome: CallOutcome, known: &Redactor) -> Result<Output, Failur
 /// The part of an answer that is stored and returned. Redaction may lengthen it, so it is truncated afterwards.
 fn output(value: &Value, redactor: &Redactor) -> Output {
     let mut data = JsonObject::new();
-    data.insert("response".to_owned(), redactor.redact_and_truncate(value, LARGEST));
+    data.insert("response".to_owned(), redactor.redact_and_truncate(value, MAX_CONTENT_BYTES));
     Output { text: String::new(), data: Some(data) }
 }
 

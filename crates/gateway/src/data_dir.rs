@@ -17,9 +17,9 @@ pub struct DataDir {
     lock: File,
 }
 
-const LOCK: &str = "serving.lock";
+const LOCK_FILE: &str = "serving.lock";
 /// The file with the address that the serving process listens on.
-const ADDRESS: &str = "address";
+const ADDRESS_FILE: &str = "address";
 
 /// The reason why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ impl DataDir {
             .create(true)
             .truncate(false)
             .write(true)
-            .open(path.join(LOCK))
+            .open(path.join(LOCK_FILE))
             .map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => {
@@ -66,7 +66,7 @@ impl DataDir {
 impl DataDir {
     /// Writes the file that tells commands on this machine where we listen. Without it, they send nothing.
     pub fn announce(&self, url: &Url) {
-        let (file, draft) = (self.path.join(ADDRESS), self.path.join(".address"));
+        let (file, draft) = (self.path.join(ADDRESS_FILE), self.path.join(".address"));
         let written = std::fs::write(&draft, url.as_str()).and_then(|()| std::fs::rename(&draft, &file));
         if let Err(error) = written {
             tracing::warn!(%error, file = %file.display(), "commands on this machine will need --url");
@@ -77,21 +77,21 @@ impl DataDir {
     /// program may listen there, and must not be sent a token. So the address is read only while somebody holds the lock;
     /// whoever takes the lock removes an earlier address first.
     pub fn address(path: &Path) -> Option<Url> {
-        is_served(path).then(|| std::fs::read_to_string(path.join(ADDRESS)).ok())??.parse().ok()
+        is_served(path).then(|| std::fs::read_to_string(path.join(ADDRESS_FILE)).ok())??.parse().ok()
     }
 }
 
 /// Whether a process holds the lock of this folder. A shared lock is refused exactly while somebody does, which the table
 /// in `/proc/locks` cannot promise: it changes between two reads. A gateway that starts at this moment tries again.
 fn is_served(path: &Path) -> bool {
-    let Ok(lock) = File::open(path.join(LOCK)) else { return false };
+    let Ok(lock) = File::open(path.join(LOCK_FILE)) else { return false };
     let tried = lock.try_lock_shared();
     let _ = lock.unlock();
     matches!(tried, Err(TryLockError::WouldBlock))
 }
 
 fn forget_address(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path.join(ADDRESS)) {
+    match std::fs::remove_file(path.join(ADDRESS_FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -106,7 +106,7 @@ impl Drop for DataDir {
 }
 
 /// The number of bytes written to check for space: more than one block, but little.
-const PROBE: usize = 64 * 1024;
+const PROBE_BYTES: usize = 64 * 1024;
 
 /// Checks whether the data directory has space left.
 pub struct Space {
@@ -124,7 +124,7 @@ impl Space {
     pub(crate) async fn check(&self) -> Result<(), String> {
         let (work, file) = (self.work.lock().await, self.file.clone());
         let tried = work.run(move || {
-            let written = std::fs::write(&file, vec![0; PROBE]);
+            let written = std::fs::write(&file, vec![0; PROBE_BYTES]);
             let removed = std::fs::remove_file(&file);
             written.and(removed)
         });
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(DataDir::address(&path), Some(url.clone()));
         drop(held);
         assert_eq!(DataDir::address(&path), None);
-        std::fs::write(path.join(ADDRESS), url.as_str()).unwrap();
+        std::fs::write(path.join(ADDRESS_FILE), url.as_str()).unwrap();
         assert_eq!(DataDir::address(&path), None, "a killed one's address");
         let held = DataDir::hold(&path).unwrap();
         assert_eq!(DataDir::address(&path), None, "its successor has not said yet where it listens");

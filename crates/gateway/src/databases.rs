@@ -1,4 +1,4 @@
-//! The databases of organizations at work: the gateway resolves their hosts through the guard of `outbound`, opens their
+//! Queries the databases of organizations: the gateway resolves their hosts through the guard of `outbound`, opens their
 //! passwords, and bounds how many queries run at a time.
 
 use std::path::PathBuf;
@@ -25,11 +25,12 @@ use crate::vault::{self, Vault};
 /// Queries at a time: each has a connection or a thread.
 const AT_A_TIME: PoolLimits = PoolLimits { name: "database queries", unit: "", total: 32, per_session: 4 };
 /// The largest limits that an admin can set, and the smallest.
-const MOST: DatabaseLimits = DatabaseLimits { timeout_ms: 30_000, max_rows: 10_000, max_bytes: 900 * 1024 };
-const LEAST: DatabaseLimits = DatabaseLimits { timeout_ms: 10, max_rows: 1, max_bytes: 1024 };
+const MAX_LIMITS: DatabaseLimits =
+    DatabaseLimits { timeout_ms: 30_000, max_rows: 10_000, max_bytes: 900 * 1024 };
+const MIN_LIMITS: DatabaseLimits = DatabaseLimits { timeout_ms: 10, max_rows: 1, max_bytes: 1024 };
 
 /// The maximum number of characters of a failure that callers are shown.
-const SHOWN: usize = 400;
+const MAX_FAILURE_CHARS: usize = 400;
 
 /// What the databases need.
 pub struct Databases {
@@ -66,7 +67,7 @@ impl QueryError {
     /// found.
     pub(crate) fn shown(&self, redactor: &Redactor) -> String {
         let plain = |char: char| if char.is_control() { ' ' } else { char };
-        redactor.text(&self.to_string()).chars().take(SHOWN).map(plain).collect()
+        redactor.text(&self.to_string()).chars().take(MAX_FAILURE_CHARS).map(plain).collect()
     }
 }
 
@@ -159,15 +160,20 @@ impl Databases {
     /// Checks limits that somebody wants to store.
     pub(crate) fn check_limits(limits: DatabaseLimits) -> Result<DatabaseLimits, String> {
         let within = |value, least, most| (least..=most).contains(&value);
-        if within(limits.timeout_ms, LEAST.timeout_ms, MOST.timeout_ms)
-            && within(limits.max_rows, LEAST.max_rows, MOST.max_rows)
-            && within(limits.max_bytes, LEAST.max_bytes, MOST.max_bytes)
+        if within(limits.timeout_ms, MIN_LIMITS.timeout_ms, MAX_LIMITS.timeout_ms)
+            && within(limits.max_rows, MIN_LIMITS.max_rows, MAX_LIMITS.max_rows)
+            && within(limits.max_bytes, MIN_LIMITS.max_bytes, MAX_LIMITS.max_bytes)
         {
             return Ok(limits);
         }
         Err(format!(
             "timeoutMs is {} to {}, maxRows {} to {}, maxBytes {} to {}",
-            LEAST.timeout_ms, MOST.timeout_ms, LEAST.max_rows, MOST.max_rows, LEAST.max_bytes, MOST.max_bytes
+            MIN_LIMITS.timeout_ms,
+            MAX_LIMITS.timeout_ms,
+            MIN_LIMITS.max_rows,
+            MAX_LIMITS.max_rows,
+            MIN_LIMITS.max_bytes,
+            MAX_LIMITS.max_bytes
         ))
     }
 

@@ -38,7 +38,7 @@ pub(crate) use pull_request::{
     parameter_problem,
 };
 pub(crate) use push::{Operation, PushGrants, PushSlots};
-pub(crate) use read::{FETCH, ForgeReads, ReadError};
+pub(crate) use read::{FETCH_TOOL, ForgeReads, ReadError};
 pub(crate) use workspace::{GitError, WorkspaceRepo, failed};
 
 /// The parts of the gateway that git uses.

@@ -22,4 +22,4 @@ pub(crate) use frame::{FrameText, to_one};
 pub use registry::{Hub, HubError, Hubs};
 pub(crate) use services::HubServices;
 pub(crate) use session::first_sentence;
-pub(crate) use stored::stored_init;
+pub(crate) use stored::read_init;

@@ -34,9 +34,9 @@ pub(crate) fn key_id(secret: &SecretString) -> Option<String> {
     Some(hex::encode(&digest[..6]))
 }
 
-const JWT: &str = "GATEWAY_JWT_SECRET";
-const SERVICE: &str = "SERVICE_TO_SERVICE_AUTH_TOKEN";
-const VAULT: &str = "USER_SECRETS_ENCRYPTION_KEY";
+const JWT_SETTING: &str = "GATEWAY_JWT_SECRET";
+const SERVICE_SETTING: &str = "SERVICE_TO_SERVICE_AUTH_TOKEN";
+const VAULT_SETTING: &str = "USER_SECRETS_ENCRYPTION_KEY";
 const OLD_VAULT: &str = "USER_SECRETS_ENCRYPTION_KEY_OLD";
 
 /// The reason why the keyring cannot be opened.
@@ -70,7 +70,7 @@ impl Keyring {
     /// Opens the secrets for a database in which the keys with the ids `sealing` have encrypted values. A missing key
     /// file is then not replaced by a new one, which could decrypt none of them.
     pub fn open_for(config: &Config, rng: &Rng, sealing: &[String]) -> Result<Self, KeyringError> {
-        let missing = Self::needed(config, sealing)?;
+        let missing = Self::missing_settings(config, sealing)?;
         let file = key_file(&config.data_dir);
         let made = if missing.is_empty() { BTreeMap::new() } else { read_or_make(&file, rng)? };
         Self::of(config, &made, file)
@@ -78,7 +78,7 @@ impl Keyring {
 
     /// Describes what [`Keyring::open_for`] would do, or fails as it would. Creates nothing.
     pub fn check(config: &Config, sealing: &[String]) -> Result<String, KeyringError> {
-        let missing = Self::needed(config, sealing)?;
+        let missing = Self::missing_settings(config, sealing)?;
         let file = key_file(&config.data_dir);
         if missing.is_empty() {
             return Ok("given by settings".to_owned());
@@ -92,9 +92,12 @@ impl Keyring {
     }
 
     /// The names of the settings that are missing and have to come from the file.
-    fn needed(config: &Config, sealing: &[String]) -> Result<Vec<&'static str>, KeyringError> {
-        let given =
-            [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
+    fn missing_settings(config: &Config, sealing: &[String]) -> Result<Vec<&'static str>, KeyringError> {
+        let given = [
+            (JWT_SETTING, &config.jwt_secret),
+            (SERVICE_SETTING, &config.service_secret),
+            (VAULT_SETTING, &config.vault_key),
+        ];
         let missing: Vec<&str> =
             given.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| *name).collect();
         if let ([_, ..], Database::Postgres(_)) = (missing.as_slice(), &config.database) {
@@ -118,9 +121,9 @@ impl Keyring {
             None => value(made, name).ok_or(KeyringError::Damaged { path: file.clone(), name }),
         };
         Ok(Self {
-            jwt: pick(&config.jwt_secret, JWT)?,
-            service: pick(&config.service_secret, SERVICE)?,
-            vault: pick(&config.vault_key, VAULT)?,
+            jwt: pick(&config.jwt_secret, JWT_SETTING)?,
+            service: pick(&config.service_secret, SERVICE_SETTING)?,
+            vault: pick(&config.vault_key, VAULT_SETTING)?,
             old_vault: config.old_vault_keys.iter().cloned().chain(old_keys(made)).collect(),
             file: config.vault_key.is_none().then_some(file),
         })
@@ -132,11 +135,12 @@ impl Keyring {
         let Some(file) = &self.file else { return Ok(()) };
         let _alone = lock(file)?;
         let kept = parse(file)?;
-        let present = value(&kept, VAULT).ok_or(KeyringError::Damaged { path: file.clone(), name: VAULT })?;
+        let present = value(&kept, VAULT_SETTING)
+            .ok_or(KeyringError::Damaged { path: file.clone(), name: VAULT_SETTING })?;
         let old: Vec<SecretString> = std::iter::once(present).chain(old_keys(&kept)).collect();
         let new = hex::encode(rng.bytes::<32>());
         let list = old.iter().map(SecretString::expose_secret).collect::<Vec<_>>().join(",");
-        rewrite(file, &[(VAULT, Some(&new)), (OLD_VAULT, Some(&list))])?;
+        rewrite(file, &[(VAULT_SETTING, Some(&new)), (OLD_VAULT, Some(&list))])?;
         self.vault = new.into();
         self.old_vault.extend(old);
         Ok(())
@@ -147,7 +151,7 @@ impl Keyring {
     pub fn forget_old_vault_key(&self) -> Result<(), KeyringError> {
         let Some(file) = &self.file else { return Ok(()) };
         let _alone = lock(file)?;
-        let present = value(&parse(file)?, VAULT);
+        let present = value(&parse(file)?, VAULT_SETTING);
         let is_ours = present.is_some_and(|present| present.expose_secret() == self.vault.expose_secret());
         if is_ours { rewrite(file, &[(OLD_VAULT, None)]) } else { Ok(()) }
     }
@@ -155,7 +159,7 @@ impl Keyring {
     /// The vault keys that the file has now, the current one first.
     pub(crate) fn vault_keys_in(file: &Path) -> Result<Vec<SecretString>, KeyringError> {
         let kept = parse(file)?;
-        Ok(value(&kept, VAULT).into_iter().chain(old_keys(&kept)).collect())
+        Ok(value(&kept, VAULT_SETTING).into_iter().chain(old_keys(&kept)).collect())
     }
 }
 
@@ -179,7 +183,7 @@ fn lock(file: &Path) -> Result<File, KeyringError> {
     let path = file.with_extension("lock");
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let locked = open.and_then(|lock| lock.lock().map(|()| lock));
-    locked.map_err(|e| failed("cannot lock", &path, e))
+    locked.map_err(|e| file_error("cannot lock", &path, e))
 }
 
 fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, KeyringError> {
@@ -187,10 +191,10 @@ fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, Keyr
         let values: Vec<String> = (0..3).map(|_| hex::encode(rng.bytes::<32>())).collect();
         let text = format!(
             "# Made by proliferate. Whoever reads this file can act as anybody; without it sealed secrets are lost.\n\
-             {JWT}={}\n{SERVICE}={}\n{VAULT}={}\n",
+             {JWT_SETTING}={}\n{SERVICE_SETTING}={}\n{VAULT_SETTING}={}\n",
             values[0], values[1], values[2]
         );
-        secret_file::make(file, text.as_bytes()).map_err(|e| failed("cannot make", file, e))?;
+        secret_file::make(file, text.as_bytes()).map_err(|e| file_error("cannot make", file, e))?;
     }
     private(file)?;
     parse(file)
@@ -198,7 +202,7 @@ fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, Keyr
 
 /// Refuses a key file that others can read, for example after a copy or a restored backup.
 fn private(file: &Path) -> Result<(), KeyringError> {
-    if secret_file::is_private(file).map_err(|e| failed("cannot read", file, e))? {
+    if secret_file::is_private(file).map_err(|e| file_error("cannot read", file, e))? {
         Ok(())
     } else {
         Err(KeyringError::Exposed { path: file.to_owned() })
@@ -206,21 +210,21 @@ fn private(file: &Path) -> Result<(), KeyringError> {
 }
 
 fn rewrite(file: &Path, changes: &[(&str, Option<&str>)]) -> Result<(), KeyringError> {
-    let text = std::fs::read_to_string(file).map_err(|e| failed("cannot read", file, e))?;
+    let text = std::fs::read_to_string(file).map_err(|e| file_error("cannot read", file, e))?;
     let is_old = |line: &str| changes.iter().any(|(name, _)| line.starts_with(&format!("{name}=")));
     let mut lines: Vec<String> = text.lines().filter(|line| !is_old(line)).map(str::to_owned).collect();
     lines.extend(changes.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
     let text = lines.join("\n") + "\n";
-    secret_file::replace(file, text.as_bytes()).map_err(|e| failed("cannot replace", file, e))
+    secret_file::replace(file, text.as_bytes()).map_err(|e| file_error("cannot replace", file, e))
 }
 
 fn parse(file: &Path) -> Result<BTreeMap<String, String>, KeyringError> {
-    let text = std::fs::read_to_string(file).map_err(|e| failed("cannot read", file, e))?;
+    let text = std::fs::read_to_string(file).map_err(|e| file_error("cannot read", file, e))?;
     let pairs = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-fn failed(what: &'static str, path: &Path, source: io::Error) -> KeyringError {
+fn file_error(what: &'static str, path: &Path, source: io::Error) -> KeyringError {
     KeyringError::File { what, path: path.to_owned(), source }
 }
 
@@ -276,11 +280,11 @@ mod tests {
         let error =
             Keyring::open_for(&none, &Rng::system(), std::slice::from_ref(&id)).unwrap_err().to_string();
         assert!(error.contains(&id) && error.contains("keys.env") && error.contains(OLD_VAULT), "{error}");
-        let some = config(dir.path(), &[(VAULT, &given)]);
+        let some = config(dir.path(), &[(VAULT_SETTING, &given)]);
         let lost = Keyring::open_for(&some, &Rng::system(), &[id.clone(), other]);
         assert!(matches!(lost, Err(KeyringError::Lost { .. })), "{lost:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was made");
-        for name in [VAULT, OLD_VAULT] {
+        for name in [VAULT_SETTING, OLD_VAULT] {
             let config = config(dir.path(), &[(name, &given)]);
             assert!(Keyring::open_for(&config, &Rng::system(), std::slice::from_ref(&id)).is_ok(), "{name}");
             std::fs::remove_file(dir.path().join("keys.env")).unwrap();
@@ -290,9 +294,13 @@ mod tests {
     #[test]
     fn with_postgres_no_key_is_generated_and_every_missing_one_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let config = config(dir.path(), &[("DATABASE_URL", "postgres://h/d"), (JWT, &"x".repeat(32))]);
+        let config =
+            config(dir.path(), &[("DATABASE_URL", "postgres://h/d"), (JWT_SETTING, &"x".repeat(32))]);
         let error = Keyring::open(&config, &Rng::system()).unwrap_err().to_string();
-        assert!(error.contains(SERVICE) && error.contains(VAULT) && !error.contains(JWT), "{error}");
+        assert!(
+            error.contains(SERVICE_SETTING) && error.contains(VAULT_SETTING) && !error.contains(JWT_SETTING),
+            "{error}"
+        );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

@@ -16,7 +16,7 @@ mod connectors;
 mod databases;
 // Automations, and their runs.
 pub mod automations;
-// What people are told: changes, and that something waits for them.
+// Messages to people: changes, and notifications of what waits for them.
 mod changes;
 mod notifications;
 // Sessions: what can be done with them, and the live ones.

@@ -38,7 +38,7 @@ const AT_ONCE: usize = 1 << 20;
 /// The maximum length of a model's name in messages and records.
 const LONGEST_NAME: usize = 100;
 /// The host of OpenAI's own API, which differs from those that are compatible with it.
-const OPENAI: &str = "api.openai.com";
+const OPENAI_HOST: &str = "api.openai.com";
 
 /// The backends that answer model requests, by API. An API without a provider is absent. The scripted model has both.
 pub struct Llm {
@@ -129,7 +129,7 @@ impl Llm {
     pub(crate) async fn prepare(&self, protocol: Protocol, body: Bytes) -> Bytes {
         match (protocol, &self.chat) {
             (Protocol::Chat, Some(Backend::Upstream(upstream))) => {
-                chat::prepare(body, upstream.base.host_str() == Some(OPENAI)).await
+                chat::prepare(body, upstream.base.host_str() == Some(OPENAI_HOST)).await
             }
             (Protocol::Chat, _) => chat::prepare(body, false).await,
             (Protocol::Messages, _) => body,

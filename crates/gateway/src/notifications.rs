@@ -21,19 +21,19 @@ use url::Url;
 pub(crate) use message::test_message;
 pub(crate) use webhook::{SECRET_NAME, URL_NAME, Webhook};
 
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of notifications that are found, or delivered to one organization, in one tick.
-const TOGETHER: i64 = 50;
+const NOTIFICATIONS_PER_TICK: i64 = 50;
 /// After this many attempts, about 70 minutes, a notification is given up.
 const MAX_ATTEMPTS: i64 = 13;
 /// The delay after the first attempt. It doubles with each one.
 const FIRST_DELAY: TimeDelta = TimeDelta::seconds(1);
 /// A run that ended earlier than this is not reported any more.
-const RECENT: TimeDelta = TimeDelta::days(1);
+const MAX_RUN_AGE: TimeDelta = TimeDelta::days(1);
 /// How long rows are kept, so that nothing is reported twice: longer than an approval or a question can wait.
-const KEPT: TimeDelta = TimeDelta::days(60);
+const ROW_LIFETIME: TimeDelta = TimeDelta::days(60);
 /// How often old rows are deleted, in ticks.
-const FORGET: u64 = 3600;
+const TICKS_PER_CLEANUP: u64 = 3600;
 
 /// What notifications depend on.
 pub struct Notifications {
@@ -49,7 +49,8 @@ pub struct Notifications {
 #[derive(Clone, Default)]
 struct InFlight(Arc<Mutex<HashSet<OrgId>>>);
 
-/// Marks an organization until it is dropped, also by a task that panics, after which nothing would be delivered to it.
+/// Marks an organization as being delivered to. Dropping it removes the mark even if the task panics; otherwise the
+/// organization would get no more notifications.
 struct Delivering {
     in_flight: InFlight,
     org: OrgId,
@@ -70,7 +71,7 @@ impl Drop for Delivering {
 
 /// Runs until the gateway closes.
 pub(crate) async fn keep_notifying(notifications: Arc<Notifications>, closing: CancellationToken) {
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for count in 0_u64.. {
         tokio::select! {
@@ -80,8 +81,8 @@ pub(crate) async fn keep_notifying(notifications: Arc<Notifications>, closing: C
         if let Err(error) = notifications.start_work().await {
             tracing::warn!(%error, "notifications cannot be read; it is tried again");
         }
-        let before = notifications.clock.now() - KEPT;
-        if count.is_multiple_of(FORGET)
+        let before = notifications.clock.now() - ROW_LIFETIME;
+        if count.is_multiple_of(TICKS_PER_CLEANUP)
             && let Err(error) = notifications.store.forget_notifications(before).await
         {
             tracing::warn!(%error, "old notifications cannot be removed; it is tried again");
@@ -108,7 +109,7 @@ impl Notifications {
     /// Creates a notification for each row that has none, and starts deliveries for every organization that has one due.
     async fn start_work(self: &Arc<Self>) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let new = self.store.unreported(now, now - RECENT, TOGETHER).await?;
+        let new = self.store.unreported(now, now - MAX_RUN_AGE, NOTIFICATIONS_PER_TICK).await?;
         if !new.is_empty() {
             self.store.add_notifications(new, now).await?;
             crash_point("notification-recorded");
@@ -128,7 +129,7 @@ impl Notifications {
 
     /// Delivers what is due, in order, until an attempt fails: a receiver that is down gets one request at a time.
     async fn deliver_due(&self, org: OrgId) -> Result<(), StoreError> {
-        for due in self.store.due_notifications(org, self.clock.now(), TOGETHER).await? {
+        for due in self.store.due_notifications(org, self.clock.now(), NOTIFICATIONS_PER_TICK).await? {
             if !self.deliver(&due).await? {
                 break;
             }

@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use url::{Host, Url};
 
 /// The connect timeout.
-const CONNECTING: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout until a response starts, and between two chunks of it. Callers enforce it themselves: a timeout of the
 /// HTTP client would also count the time for sending, and a large push takes longer.
-pub(crate) const SILENT: Duration = Duration::from_mins(2);
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The maximum number of addresses of one host that are tried.
 const MAX_ADDRESSES: usize = 4;
@@ -80,7 +80,7 @@ pub(crate) async fn addresses(
         Host::Ipv4(address) => vec![SocketAddr::from((*address, port))],
         Host::Ipv6(address) => vec![SocketAddr::from((*address, port))],
         Host::Domain(name) => {
-            let found = timeout(CONNECTING, tokio::net::lookup_host((name.as_str(), port))).await;
+            let found = timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((name.as_str(), port))).await;
             found.ok().and_then(Result::ok).ok_or("the name of its host cannot be resolved")?.collect()
         }
     };
@@ -112,7 +112,7 @@ fn get_or_create(
 
 /// Redirects are not followed: one would send a credential to wherever it points, and bypass the address check.
 fn builder() -> reqwest::ClientBuilder {
-    Client::builder().no_proxy().redirect(Policy::none()).connect_timeout(CONNECTING)
+    Client::builder().no_proxy().redirect(Policy::none()).connect_timeout(CONNECT_TIMEOUT)
 }
 
 /// The chunks of a response. A response that stalls for too long ends with an error.
@@ -121,7 +121,7 @@ pub(crate) fn lively(
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     stream::unfold(Some(Box::pin(pieces)), |pieces| async {
         let mut pieces = pieces?;
-        match timeout(SILENT, pieces.next()).await {
+        match timeout(SILENCE_TIMEOUT, pieces.next()).await {
             Ok(piece) => Some((piece?.map_err(|_| io::ErrorKind::ConnectionReset.into()), Some(pieces))),
             Err(_) => Some((Err(io::ErrorKind::TimedOut.into()), None)),
         }

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{EXPORT, SourceError, Tool, ToolScope};
+use gate::{EXPORT_TOOL, SourceError, Tool, ToolScope};
 use policy::{ModeKey, Policy, Risk, ToolFacts, full_name};
 use store::{Chooser, Store};
 
@@ -55,7 +55,7 @@ pub(crate) use modes::{agent_contents, refusal as mode_refusal, tools as agent_t
 pub use needed_lanes::missing_lanes;
 pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, PlatformTool};
 pub(crate) use services::{ServiceAct, ServicesSource};
-pub(crate) use verify::UPLOADS;
+pub(crate) use verify::MAX_CONCURRENT_UPLOADS;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 
@@ -183,7 +183,7 @@ pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFa
     if let Some(known) = integrations::known(&name) {
         return Some(known);
     }
-    if name == EXPORT {
+    if name == EXPORT_TOOL {
         return Some(plain(Risk::Danger));
     }
     let tool = policy.tool(&name)?;

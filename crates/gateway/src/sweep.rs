@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::hub::Hubs;
 use crate::runtime::{Runtime, end_retired_sandboxes};
 
-const TICK: Duration = Duration::from_secs(5);
+const TICK_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of sessions loaded for one reason in one tick.
 const SESSIONS_PER_TICK: i64 = 100;
 /// How often old egress records are deleted, in ticks.
@@ -42,7 +42,7 @@ pub(crate) async fn keep_sweeping(services: SweepServices) {
     if let Err(error) = end_retired_sandboxes(&services.runtime).await {
         tracing::warn!(%error, "cannot end all retired sandboxes; the next start tries again");
     }
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for count in 0_u64.. {
         tokio::select! {

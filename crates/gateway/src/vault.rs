@@ -43,7 +43,7 @@ pub struct Vault {
     known: Arc<KnownSecrets>,
 }
 
-/// What a sandbox may be given of the vault. There is no variant for platform secrets.
+/// The secrets that a sandbox may get. There is no variant for platform secrets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Injected {
     Variables,
@@ -153,7 +153,7 @@ impl Vault {
         pairs: &[(String, SecretString)],
         by: Option<UserId>,
     ) -> Result<usize, VaultError> {
-        pairs.iter().try_for_each(|(name, value)| checked(purpose, name, value))?;
+        pairs.iter().try_for_each(|(name, value)| check_value(purpose, name, value))?;
         let at: DateTime<Utc> = self.clock.now();
         let mut created = None;
         loop {
@@ -253,10 +253,10 @@ impl Vault {
     /// Re-encrypts everything under an older key with the current one. Returns how many values were changed, and
     /// calls `progress` with that number as it grows. Safe to run again after an interruption.
     pub async fn rotate(&self, progress: impl Fn(u64)) -> Result<u64, VaultError> {
-        const PAGE: i64 = 100;
+        const ROWS_PER_PAGE: i64 = 100;
         let mut done = 0;
         loop {
-            let page = self.store.secrets_not_under(&self.present()?.id, PAGE).await?;
+            let page = self.store.secrets_not_under(&self.present()?.id, ROWS_PER_PAGE).await?;
             if page.is_empty() {
                 return Ok(done);
             }
@@ -350,7 +350,7 @@ impl VaultKey {
     }
 }
 
-fn checked(purpose: SecretPurpose, name: &str, value: &SecretString) -> Result<(), VaultError> {
+fn check_value(purpose: SecretPurpose, name: &str, value: &SecretString) -> Result<(), VaultError> {
     // The route that stores a file has checked its path.
     if purpose != SecretPurpose::File && !is_name(name) {
         return Err(VaultError::BadName);

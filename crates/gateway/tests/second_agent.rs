@@ -23,9 +23,9 @@ use testkit::Acp;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const NAME: &str = "a_second_type_of_agent_works_in_a_sandbox";
-const PATIENCE: Duration = Duration::from_mins(2);
-const LOOK: Duration = Duration::from_millis(100);
+const TEST_NAME: &str = "a_second_type_of_agent_works_in_a_sandbox";
+const TEST_TIMEOUT: Duration = Duration::from_mins(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     if let Some(code) = std::env::args_os()
@@ -35,16 +35,16 @@ fn main() -> ExitCode {
         return code;
     }
     let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    if !filters.is_empty() && !filters.iter().any(|filter| NAME.contains(filter.as_str())) {
+    if !filters.is_empty() && !filters.iter().any(|filter| TEST_NAME.contains(filter.as_str())) {
         return ExitCode::SUCCESS;
     }
     match run() {
         Ok(()) => {
-            println!("test {NAME} ... ok");
+            println!("test {TEST_NAME} ... ok");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            println!("test {NAME} ... FAILED: {error}");
+            println!("test {TEST_NAME} ... FAILED: {error}");
             ExitCode::FAILURE
         }
     }
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 fn run() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(async { tokio::time::timeout(PATIENCE, converse()).await });
+    let outcome = runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, converse()).await });
     outcome.map_err(|_| "it hangs")?
 }
 
@@ -105,7 +105,7 @@ async fn check(api: &Api) -> Outcome<()> {
         if messages.len() == 3 && messages.iter().all(complete) {
             break messages;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     let contents: Vec<Value> = messages.iter().map(|message| message["content"].clone()).collect();
     expect("the conversation", &json!(contents), &wanted)?;

@@ -13,8 +13,8 @@ pub const MAX_LINE: usize = 1 << 20;
 /// Upper bound for the bytes of a line other than its record.
 const LINE_OVERHEAD: usize = 512;
 
-const EVENT: &[u8] = b"proliferate/ledger/event/v1\n";
-const GENESIS: &[u8] = b"proliferate/ledger/genesis/v1\n";
+const EVENT_DOMAIN: &[u8] = b"proliferate/ledger/event/v1\n";
+const GENESIS_DOMAIN: &[u8] = b"proliferate/ledger/genesis/v1\n";
 
 /// The name of a chain: an organization's id, or `system`. 1 to 64 of `a-z`, `0-9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ impl Chain {
     /// The `prev_hash` of a chain's first entry. It depends on the chain's name, so that the start of one
     /// chain cannot be moved to another.
     pub fn genesis(&self) -> Hash {
-        hash_parts(&[GENESIS, self.0.as_bytes()])
+        hash_parts(&[GENESIS_DOMAIN, self.0.as_bytes()])
     }
 }
 
@@ -158,12 +158,12 @@ pub(crate) struct Line<'a> {
 
 impl<'a> Line<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        const DIGITS: usize = 64;
+        const HASH_DIGITS: usize = 64;
         let rest = str::from_utf8(bytes).ok()?.strip_prefix(r#"{"chain":""#)?;
         let (chain, rest) = rest.split_once('"')?;
-        let (hash, rest) = rest.strip_prefix(r#","hash":""#)?.split_at_checked(DIGITS)?;
+        let (hash, rest) = rest.strip_prefix(r#","hash":""#)?.split_at_checked(HASH_DIGITS)?;
         let (position, rest) = rest.strip_prefix(r#"","position":"#)?.split_once(',')?;
-        let (prev_hash, rest) = rest.strip_prefix(r#""prev_hash":""#)?.split_at_checked(DIGITS)?;
+        let (prev_hash, rest) = rest.strip_prefix(r#""prev_hash":""#)?.split_at_checked(HASH_DIGITS)?;
         let rest = rest.strip_prefix(r#"","record":"#)?.strip_suffix('}')?;
         let (record, sequence) = rest.rsplit_once(r#","sequence":"#)?;
         Some(Self {
@@ -188,7 +188,7 @@ pub(crate) fn event_hash(chain: &str, sequence: u64, position: u64, prev_hash: &
     // length.
     let name = chain.as_bytes();
     hash_parts(&[
-        EVENT,
+        EVENT_DOMAIN,
         prev_hash.as_bytes(),
         &position.to_be_bytes(),
         &sequence.to_be_bytes(),

@@ -75,20 +75,20 @@ impl Hash {
     pub(crate) fn digits(&self) -> [u8; 64] {
         let mut digits = [0; 64];
         for (byte, pair) in self.0.iter().zip(digits.chunks_exact_mut(2)) {
-            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+            pair.copy_from_slice(&[HEX_DIGITS[usize::from(byte >> 4)], HEX_DIGITS[usize::from(byte & 15)]]);
         }
         digits
     }
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The value of each lower-case hexadecimal digit; 16 marks every other byte.
-const VALUES: [u8; 256] = {
+const HEX_VALUES: [u8; 256] = {
     let mut values = [16; 256];
     let mut value = 0;
     while value < 16 {
-        values[DIGITS[value as usize] as usize] = value;
+        values[HEX_DIGITS[value as usize] as usize] = value;
         value += 1;
     }
     values
@@ -113,7 +113,7 @@ impl FromStr for Hash {
         let mut bytes = [0; 32];
         let mut seen = 0;
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let (high, low) = (VALUES[usize::from(pair[0])], VALUES[usize::from(pair[1])]);
+            let (high, low) = (HEX_VALUES[usize::from(pair[0])], HEX_VALUES[usize::from(pair[1])]);
             seen |= high | low;
             *byte = high << 4 | low;
         }

@@ -10,7 +10,7 @@ use ed25519_dalek::{Signer, VerifyingKey};
 use crate::hash::hash_parts;
 
 /// The algorithm byte that precedes an ed25519 key in the text format.
-const ED25519: u8 = 1;
+const ED25519_ALGORITHM: u8 = 1;
 
 /// The first four bytes of a key's hash. It selects a key and proves nothing.
 pub type KeyId = [u8; 4];
@@ -68,7 +68,7 @@ impl PublicKey {
     }
 
     pub fn id(&self) -> KeyId {
-        let hash = hash_parts(&[self.name.as_bytes(), b"\n", &[ED25519], self.key.as_bytes()]);
+        let hash = hash_parts(&[self.name.as_bytes(), b"\n", &[ED25519_ALGORITHM], self.key.as_bytes()]);
         let [a, b, c, d, ..] = *hash.as_bytes();
         [a, b, c, d]
     }
@@ -82,7 +82,7 @@ impl PublicKey {
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = STANDARD.encode([&[ED25519], &self.key.as_bytes()[..]].concat());
+        let key = STANDARD.encode([&[ED25519_ALGORITHM], &self.key.as_bytes()[..]].concat());
         write!(f, "{}+{}+{key}", self.name, hex::encode(self.id()))
     }
 }
@@ -97,7 +97,7 @@ impl FromStr for PublicKey {
         check_name(name)?;
         let bytes = STANDARD.decode(key).map_err(|_| KeyError::Text)?;
         let key = match bytes.split_first() {
-            Some((&ED25519, key)) => VerifyingKey::try_from(key).map_err(|_| KeyError::Text)?,
+            Some((&ED25519_ALGORITHM, key)) => VerifyingKey::try_from(key).map_err(|_| KeyError::Text)?,
             _ => return Err(KeyError::Text),
         };
         let public = Self { name: name.to_owned(), key };

@@ -9,7 +9,7 @@ use crate::key::{KeyId, PublicKey, SigningKey, check_name};
 /// The maximum number of signatures: more than a key rotation needs, and few enough to bound the work of verifying a
 /// note.
 const MAX_SIGNATURES: usize = 16;
-const DASH: &str = "— ";
+const SIGNATURE_PREFIX: &str = "— ";
 
 /// A text, whose every line ends with a line feed, and its signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Note {
     pub(crate) fn read(input: &str) -> Option<(Self, &str)> {
         let (text, mut rest) = input.split_once("\n\n")?;
         let mut signatures = Vec::new();
-        while let Some(line) = rest.strip_prefix(DASH) {
+        while let Some(line) = rest.strip_prefix(SIGNATURE_PREFIX) {
             let (line, after) = line.split_once('\n').unwrap_or((line, ""));
             signatures.push(NoteSignature::parse(line)?);
             rest = after;
@@ -61,7 +61,7 @@ impl std::fmt::Display for Note {
         writeln!(f, "{}", self.text)?;
         for NoteSignature { name, key_id, signature } in &self.signatures {
             let encoded = STANDARD.encode([&key_id[..], signature].concat());
-            writeln!(f, "{DASH}{name} {encoded}")?;
+            writeln!(f, "{SIGNATURE_PREFIX}{name} {encoded}")?;
         }
         Ok(())
     }

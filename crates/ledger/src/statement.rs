@@ -8,7 +8,7 @@ use crate::hash::Hash;
 use crate::key::{PublicKey, SigningKey};
 use crate::note::Note;
 
-const RESTORE: &str = "proliferate restore v1";
+const RESTORE_HEADER: &str = "proliferate restore v1";
 
 /// The statement that a restore rolled the ledger back to an earlier size. It is stored in the notes of the
 /// first record after the restore, a `system` event whose target is [`Restore::TARGET`], and is signed by the
@@ -32,7 +32,7 @@ impl Restore {
 
     /// Returns the signed text for the event's notes.
     pub fn sign(key: &SigningKey, size: u64, root: &Hash, newest: u64) -> String {
-        let text = format!("{RESTORE}\n{size}\n{}\n{newest}\n", STANDARD.encode(root.as_bytes()));
+        let text = format!("{RESTORE_HEADER}\n{size}\n{}\n{newest}\n", STANDARD.encode(root.as_bytes()));
         Note::sign(text, &[key]).to_string()
     }
 
@@ -42,7 +42,7 @@ impl Restore {
         let mut lines = note.text.lines();
         let (title, size, root, newest) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
         let root: [u8; 32] = STANDARD.decode(root).ok()?.try_into().ok()?;
-        let well_formed = rest.is_empty() && lines.next().is_none() && title == RESTORE;
+        let well_formed = rest.is_empty() && lines.next().is_none() && title == RESTORE_HEADER;
         let (size, newest) = (size.parse().ok()?, newest.parse().ok()?);
         well_formed.then(|| Self { size, root: Hash::from_bytes(root), newest, note: note.clone() })
     }

@@ -12,7 +12,7 @@ use crate::problem::Problem;
 /// The maximum number of bytes that a token endpoint may answer with.
 const MAX_TOKEN_RESPONSE: usize = 64 * 1024;
 /// Headers that the protocol or the connection needs for itself.
-const RESERVED: [&str; 13] = [
+const RESERVED_HEADERS: [&str; 13] = [
     "accept",
     "connection",
     "content-length",
@@ -57,7 +57,7 @@ pub enum AuthError {
 /// Checks that a credential can be sent under this name.
 pub fn check_header_name(name: &str) -> Result<(), AuthError> {
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| AuthError::NotAName)?;
-    let reserved = RESERVED.contains(&name.as_str()) || name.as_str().starts_with("mcp-");
+    let reserved = RESERVED_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("mcp-");
     if reserved { Err(AuthError::Reserved) } else { Ok(()) }
 }
 

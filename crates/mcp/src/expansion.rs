@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 256;
 
 /// Checks that a schema can be followed in bounded time. Recursion is refused, because its cost depends on the arguments.
 pub(crate) fn check_expansion(schema: &Value) -> Result<(), DefinitionError> {
-    if !any_object(schema, &|fields| KEYWORDS.iter().any(|keyword| fields.contains_key(*keyword))) {
+    if !any_object(schema, &|fields| REFERENCE_KEYWORDS.iter().any(|keyword| fields.contains_key(*keyword))) {
         return Ok(());
     }
     // Below such an identifier, pointers would begin elsewhere.
@@ -31,7 +31,7 @@ pub(crate) fn check_expansion(schema: &Value) -> Result<(), DefinitionError> {
 
 type Fields = serde_json::Map<String, Value>;
 
-const KEYWORDS: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
+const REFERENCE_KEYWORDS: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 
 fn children(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     match value {
@@ -86,7 +86,7 @@ impl<'a> Expansion<'a> {
             Value::Object(fields) => {
                 for (key, value) in fields {
                     let part = match value {
-                        Value::String(reference) if KEYWORDS.contains(&key.as_str()) => {
+                        Value::String(reference) if REFERENCE_KEYWORDS.contains(&key.as_str()) => {
                             self.follow(reference, depth + 1)?
                         }
                         other => self.measure(other, depth + 1)?,

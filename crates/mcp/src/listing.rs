@@ -16,7 +16,7 @@ pub const MAX_LISTING: usize = 512 * 1024;
 pub const MAX_LISTING_NODES: usize = 50_000;
 
 /// About how many bytes a JSON value takes in memory, besides its text.
-const NODE: usize = 100;
+const BYTES_PER_VALUE: usize = 100;
 
 /// The tools that a server offers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,7 +35,7 @@ impl Listing {
     pub fn memory(&self) -> usize {
         self.definitions
             .iter()
-            .map(|definition| definition.size().text + definition.size().nodes * NODE)
+            .map(|definition| definition.size().text + definition.size().nodes * BYTES_PER_VALUE)
             .sum()
     }
 

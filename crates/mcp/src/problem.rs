@@ -1,4 +1,4 @@
-//! Why an operation with a server failed, in our own words, and what that means for whoever asked for it.
+//! Why an operation with an MCP server failed, worded by us, and how its caller should react.
 
 use crate::listing::{MAX_LISTING, MAX_LISTING_NODES};
 

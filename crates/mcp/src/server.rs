@@ -126,7 +126,7 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, McpError> {
-        let page = self.toolbox.list(request.and_then(|request| request.cursor)).await.map_err(refused)?;
+        let page = self.toolbox.list(request.and_then(|request| request.cursor)).await.map_err(error_data)?;
         let mut result = ListToolsResult::with_all_items(page.tools.into_iter().map(described).collect());
         result.next_cursor = page.next;
         Ok(result)
@@ -138,7 +138,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, McpError> {
         let arguments = request.arguments.unwrap_or_default();
-        let answer = self.toolbox.call(request.name.into_owned(), arguments).await.map_err(refused)?;
+        let answer = self.toolbox.call(request.name.into_owned(), arguments).await.map_err(error_data)?;
         let mut result = CallToolResult::success(vec![ContentBlock::text(answer.text)]);
         result.structured_content = Some(answer.data);
         result.is_error = Some(answer.failed);
@@ -146,7 +146,7 @@ impl ServerHandler for Server {
     }
 }
 
-fn refused(error: ToolboxError) -> ErrorData {
+fn error_data(error: ToolboxError) -> ErrorData {
     match error {
         ToolboxError::Invalid(message) => ErrorData::invalid_params(message, None),
         ToolboxError::Unavailable(message) => ErrorData::internal_error(message, None),

@@ -67,7 +67,7 @@ impl Model {
             Err(problem) => return protocol.error(400, &problem),
         };
         let mut reply = match self.find(&request) {
-            Some(step) => self.play(step, &request, protocol),
+            Some(step) => self.run_step(step, &request, protocol),
             None => {
                 protocol.error(400, "the script has no rule for this prompt: add a last rule without `when`")
             }
@@ -85,7 +85,7 @@ impl Model {
         Some(step.unwrap_or_else(Step::closing))
     }
 
-    fn play(&self, step: Step, request: &Request, protocol: Protocol) -> Reply {
+    fn run_step(&self, step: Step, request: &Request, protocol: Protocol) -> Reply {
         let should_fail =
             |fault: &str, times| self.faults.should_fail(format!("{fault}/{}", request.fingerprint), times);
         if let Some(failure) = &step.error

@@ -16,10 +16,10 @@ pub const VERSION: &str = include_str!("../../../scripts/opencode.version").trim
 /// set, both are in the environment.
 pub const SESSION_FILE: &str = "PROLIFERATE_SESSION_FILE";
 
-const PLUGIN: &str = include_str!("files/plugin.mjs");
+const PLUGIN_SOURCE: &str = include_str!("files/plugin.mjs");
 /// Typical limits of current models; the agent uses them to decide when to compact a conversation.
-const CONTEXT: u32 = 200_000;
-const OUTPUT: u32 = 32_000;
+const CONTEXT_TOKENS: u32 = 200_000;
+const OUTPUT_TOKENS: u32 = 32_000;
 /// Limits of a model of the Chat Completions API whose own are unknown. More output than a model supports is an error.
 const CHAT_CONTEXT: u64 = 128_000;
 const CHAT_OUTPUT: u64 = 16_000;
@@ -61,7 +61,7 @@ impl Files<'_> {
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("opencode.json", &self.session_config().to_string()));
-        entries.push(self.entry("proliferate.mjs", PLUGIN));
+        entries.push(self.entry("proliferate.mjs", PLUGIN_SOURCE));
         entries.push(self.entry("instructions.md", &self.all_instructions()));
         entries.extend(
             self.0
@@ -197,14 +197,14 @@ fn catalogue_entry(model: &proto::Model) -> Value {
         "id": model.api_id, "name": model.name, "release_date": "2026-01-01",
         "attachment": true, "reasoning": true, "temperature": true, "tool_call": true,
         "cost": { "input": 0, "output": 0, "cache_read": 0, "cache_write": 0 },
-        "limit": { "context": CONTEXT, "output": OUTPUT },
+        "limit": { "context": CONTEXT_TOKENS, "output": OUTPUT_TOKENS },
         "modalities": { "input": ["text", "image", "pdf"], "output": ["text"] },
     })
 }
 
 fn chat_entry(model: &ChatModel) -> Value {
     let context = model.context.unwrap_or(CHAT_CONTEXT);
-    let output = model.output.unwrap_or(CHAT_OUTPUT).min(u64::from(OUTPUT)).min(context / 4).max(1);
+    let output = model.output.unwrap_or(CHAT_OUTPUT).min(u64::from(OUTPUT_TOKENS)).min(context / 4).max(1);
     // OpenCode knows the variants of some models by their names. A session's reasoning effort applies to every model.
     let variants: serde_json::Map<String, Value> = proto::ReasoningEffort::ALL
         .iter()

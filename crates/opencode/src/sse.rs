@@ -11,8 +11,8 @@ pub const MAX_EVENT: usize = 8 * 1024 * 1024;
 
 /// The byte order mark, which may start a stream and is ignored.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// The field name before the data; added to the limit of a line, so that a line with the longest data fits.
-const PREFIX: &[u8] = b"data: ";
+/// The prefix of a data line. The limit of a line includes it, so that the longest accepted data fits.
+const DATA_PREFIX: &[u8] = b"data: ";
 
 /// Why an event was skipped. The decoder continues with the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,7 +150,7 @@ impl Decoder {
         if self.skip != Skip::Nothing {
             return Ok(());
         }
-        if line.len() > self.most + PREFIX.len() {
+        if line.len() > self.most + DATA_PREFIX.len() {
             return Err(self.skip());
         }
         if let Some(value) = data_of(line) {
@@ -164,7 +164,7 @@ impl Decoder {
 
     /// Discards an unfinished line that is already too long.
     fn overflow(&mut self) -> Option<SseError> {
-        if self.skip != Skip::LineAndEvent && self.input.len() <= self.most + PREFIX.len() {
+        if self.skip != Skip::LineAndEvent && self.input.len() <= self.most + DATA_PREFIX.len() {
             return None;
         }
         self.input.clear();

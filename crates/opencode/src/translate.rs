@@ -34,7 +34,7 @@ const MAX_REASON: usize = 500;
 /// Maximum length of a title, in characters.
 const MAX_TITLE: usize = 200;
 /// How often OpenCode retries before it gives up on its model.
-const RETRIES: u32 = 5;
+const MAX_MODEL_RETRIES: u32 = 5;
 /// How long the agent may take to store the end of a cancelled or failed turn.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);
 
@@ -43,9 +43,9 @@ const MAX_REQUESTS: u32 = 64;
 const MAX_ERRORS: u32 = 64;
 const MAX_REPORTED_RETRIES: u32 = 1_000;
 
-const SILENT: &str = "The agent ended the turn without an answer.";
-const STOPPED: &str = "The agent stopped before it had finished.";
-const OMITTED: &str = "The agent sent more than can be shown; some of it was omitted.";
+const NO_ANSWER_MESSAGE: &str = "The agent ended the turn without an answer.";
+const AGENT_STOPPED_MESSAGE: &str = "The agent stopped before it had finished.";
+const OUTPUT_OMITTED_MESSAGE: &str = "The agent sent more than can be shown; some of it was omitted.";
 
 /// The translator of one agent session.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl Translator {
         out
     }
 
-    /// Ends the active turn as cancelled. The agent must have been told and be idle.
+    /// Ends the active turn as cancelled. Call it once the agent has been aborted and is idle.
     pub fn cancel(&mut self, now: i64) -> Output {
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Cancelled);
@@ -361,7 +361,7 @@ impl Translator {
         (turn.active, turn.retrying) = (true, true);
         text::discard_open_texts(turn, out);
         let reason = truncate::line(message, MAX_REASON);
-        let message = format!("Retrying ({attempt}/{}): {reason}", RETRIES.max(attempt));
+        let message = format!("Retrying ({attempt}/{}): {reason}", MAX_MODEL_RETRIES.max(attempt));
         out.messages.push(ServerMessage::Status { status: WireStatus::Running, message });
     }
 
@@ -504,7 +504,7 @@ fn clear_retry_status(turn: &mut Turn, out: &mut Output) {
 /// Reports once per turn that something was omitted.
 fn report_omission(turn: &mut Turn, out: &mut Output) {
     if !std::mem::replace(&mut turn.omission_reported, true) {
-        out.messages.push(ServerMessage::Error { message: OMITTED.to_owned() });
+        out.messages.push(ServerMessage::Error { message: OUTPUT_OMITTED_MESSAGE.to_owned() });
     }
 }
 

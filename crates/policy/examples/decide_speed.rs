@@ -7,7 +7,7 @@ use std::hint::black_box;
 use clock::Clock;
 use policy::{Action, ActorClass, Claim, Files, Policy, Request, Risk, RunState, decide, explain};
 
-const ROUNDS: u32 = 1_000_000;
+const DECISIONS: u32 = 1_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::load(Files::default())?;
@@ -47,6 +47,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn report(name: &str, work: impl Fn()) {
     let clock = Clock::system();
-    (0..ROUNDS).for_each(|_| work());
-    println!("{name}: {:.2} µs", clock.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS));
+    (0..DECISIONS).for_each(|_| work());
+    println!("{name}: {:.2} µs", clock.elapsed().as_secs_f64() * 1e6 / f64::from(DECISIONS));
 }

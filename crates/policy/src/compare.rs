@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::{Check, Outcome, Verdict, decide, rule_id};
-use crate::lanes::{Lane, Write};
+use crate::lanes::{Lane, TableWrite};
 use crate::modes::{ModeDecision, ModeKey, ModeSource, Risk};
 use crate::policy::Policy;
 use crate::request::{Action, Request, RunState};
@@ -53,11 +53,11 @@ impl PastDecision {
     }
 }
 
-/// The facts about a tool that the candidate policy knows before a decision.
+/// What a replay knows about a tool before it decides a recorded call under the candidate policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolFacts {
     pub risk: Risk,
-    pub writes: Option<Write>,
+    pub writes: Option<TableWrite>,
     /// The key of its mode; absent if only lanes govern the tool.
     pub mode_key: Option<ModeKey>,
 }

@@ -11,7 +11,7 @@ use crate::mode_setting::{ModeSetting, ModeSettingError};
 /// The maximum number of settings and patterns that are kept. A pattern takes up to 128 KiB.
 const MAX_KEPT: usize = 512;
 
-static KEPT: LazyLock<Mutex<Settings>> = LazyLock::new(Mutex::default);
+static SHARED_SETTINGS: LazyLock<Mutex<Settings>> = LazyLock::new(Mutex::default);
 
 /// Returns a setting, compiled now or before.
 pub(crate) fn setting(value: &Value) -> Result<Arc<ModeSetting>, ModeSettingError> {
@@ -20,12 +20,12 @@ pub(crate) fn setting(value: &Value) -> Result<Arc<ModeSetting>, ModeSettingErro
         return Ok(kept);
     }
     let compiled = Arc::new(ModeSetting::parse(value)?);
-    lock().keep(text, compiled.clone());
+    lock().insert(text, compiled.clone());
     Ok(compiled)
 }
 
 fn lock() -> MutexGuard<'static, Settings> {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED_SETTINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Settings {
@@ -45,7 +45,7 @@ impl Settings {
         self.by_text.get(text).cloned()
     }
 
-    fn keep(&mut self, text: String, compiled: Arc<ModeSetting>) {
+    fn insert(&mut self, text: String, compiled: Arc<ModeSetting>) {
         self.weight += weight(&compiled);
         if let Some((_, replaced)) = self.by_text.push(text, compiled) {
             self.weight -= weight(&replaced);
@@ -87,8 +87,8 @@ mod tests {
         let mut settings = Settings::default();
         let compiled = Arc::new(ModeSetting::parse(&with_patterns(0, 50)).unwrap());
         for number in 0..20 {
-            settings.keep(number.to_string(), compiled.clone());
-            settings.keep(number.to_string(), compiled.clone());
+            settings.insert(number.to_string(), compiled.clone());
+            settings.insert(number.to_string(), compiled.clone());
             assert!(settings.get("0").is_some(), "it was used last");
         }
         assert!(settings.get("1").is_none() && settings.get("19").is_some());

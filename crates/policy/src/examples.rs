@@ -113,7 +113,7 @@ fn action(fields: &mut Fields) -> Result<Action, Mistake> {
     }
     let tool = fields.name("tool")?.text;
     let risk = match fields.optional_text("risk", 10)? {
-        Some(found) => one_of(&found, "risk", &Risk::WORDS)?,
+        Some(found) => one_of(&found, "risk", &Risk::NAMES)?,
         None => Risk::Read,
     };
     Ok(Action::Tool { tool_name: tool.clone(), operation: tool, risk, registered: true, writes: None })

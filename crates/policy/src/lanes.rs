@@ -22,7 +22,7 @@ pub struct Lane {
     pub purpose: String,
     pub roles: BTreeSet<String>,
     pub tools: Vec<Pattern>,
-    pub writes: Vec<Write>,
+    pub writes: Vec<TableWrite>,
     /// The risks of tools that the lane allows; empty means any.
     pub risks: BTreeSet<Risk>,
     /// The git refs that agents may push to.
@@ -42,7 +42,7 @@ pub struct Lane {
 /// A table and the operation that is allowed on it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Write {
+pub struct TableWrite {
     pub table: String,
     pub mode: WriteMode,
 }
@@ -176,7 +176,7 @@ fn texts(fields: &mut Fields, key: &str) -> Result<BTreeSet<String>, Mistake> {
     Ok(fields.names(key)?.into_iter().map(|name| name.text).collect())
 }
 
-pub(crate) fn write(node: Node) -> Result<Write, Mistake> {
+pub(crate) fn write(node: Node) -> Result<TableWrite, Mistake> {
     let mut fields = Fields::from_node(node, "a write")?;
     let table = fields.name("table")?.text;
     let mode = one_of(
@@ -185,7 +185,7 @@ pub(crate) fn write(node: Node) -> Result<Write, Mistake> {
         &[("append", WriteMode::Append), ("upsert", WriteMode::Upsert)],
     )?;
     fields.end()?;
-    Ok(Write { table, mode })
+    Ok(TableWrite { table, mode })
 }
 
 impl WriteMode {
@@ -198,7 +198,7 @@ impl WriteMode {
 }
 
 fn risks(actions: &mut Fields) -> Result<BTreeSet<Risk>, Mistake> {
-    actions.names("risks")?.iter().map(|risk| one_of(risk, "risks", &Risk::WORDS)).collect()
+    actions.names("risks")?.iter().map(|risk| one_of(risk, "risks", &Risk::NAMES)).collect()
 }
 
 /// The refs of a lane. By default branches and tags, but not the refs that forges use for other purposes.

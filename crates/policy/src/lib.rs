@@ -27,7 +27,7 @@ mod yaml;
 pub use compare::{Change, ChangedVerdict, Effect, PastDecision, Replay, ToolFacts, diff, replay};
 pub use decide::{Check, Explanation, Outcome, Step, Verdict, decide, explain};
 pub use error::PolicyError;
-pub use lanes::{Lane, Prohibition, Write, WriteMode};
+pub use lanes::{Lane, Prohibition, TableWrite, WriteMode};
 pub use mode_setting::{Branch, ModeSetting, ModeSettingError};
 pub use modes::{
     Hints, Mode, ModeDecision, ModeKey, ModeKeyError, ModeSource, Risk, apply_drift, deciding_setting,

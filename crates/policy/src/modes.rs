@@ -85,7 +85,7 @@ impl Mode {
 }
 
 impl Risk {
-    pub(crate) const WORDS: [(&str, Self); 3] =
+    pub(crate) const NAMES: [(&str, Self); 3] =
         [("read", Self::Read), ("write", Self::Write), ("danger", Self::Danger)];
 
     pub const fn as_str(self) -> &'static str {
@@ -97,7 +97,7 @@ impl Risk {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::WORDS.iter().find(|(word, _)| *word == text).map(|(_, risk)| *risk)
+        Self::NAMES.iter().find(|(word, _)| *word == text).map(|(_, risk)| *risk)
     }
 
     /// The mode of an action that no map contains.

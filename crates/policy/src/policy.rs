@@ -9,9 +9,9 @@ use crate::roles::{self, Role};
 use crate::tools::{self, HttpTool};
 use crate::yaml;
 
-const LANES: &str = "lanes.yaml";
-const ROLES: &str = "roles.yaml";
-const TOOLS: &str = "tools.yaml";
+const LANES_FILE: &str = "lanes.yaml";
+const ROLES_FILE: &str = "roles.yaml";
+const TOOLS_FILE: &str = "tools.yaml";
 
 /// The contents of the policy files; absent ones come from the built-in policy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,13 +50,16 @@ impl Policy {
         let (lanes_text, roles_text) = match (files.lanes, files.roles) {
             (Some(lanes), Some(roles)) => (lanes, roles),
             (None, None) => (built_in(Self::BUILT_IN.lanes), built_in(Self::BUILT_IN.roles)),
-            (Some(_), None) => return Err((missing(ROLES, LANES), Vec::new())),
-            (None, Some(_)) => return Err((missing(LANES, ROLES), Vec::new())),
+            (Some(_), None) => return Err((missing(ROLES_FILE, LANES_FILE), Vec::new())),
+            (None, Some(_)) => return Err((missing(LANES_FILE, ROLES_FILE), Vec::new())),
         };
         let tools_text = files.tools.unwrap_or_else(|| built_in(Self::BUILT_IN.tools));
-        let lanes = yaml::read(lanes_text).and_then(lanes::read).map_err(|mistake| mistake.in_file(LANES));
-        let roles = yaml::read(roles_text).and_then(roles::read).map_err(|mistake| mistake.in_file(ROLES));
-        let tools = yaml::read(tools_text).and_then(tools::read).map_err(|mistake| mistake.in_file(TOOLS));
+        let lanes =
+            yaml::read(lanes_text).and_then(lanes::read).map_err(|mistake| mistake.in_file(LANES_FILE));
+        let roles =
+            yaml::read(roles_text).and_then(roles::read).map_err(|mistake| mistake.in_file(ROLES_FILE));
+        let tools =
+            yaml::read(tools_text).and_then(tools::read).map_err(|mistake| mistake.in_file(TOOLS_FILE));
         let (file, roles, tools) = match (lanes, roles, tools) {
             (Ok(file), Ok(roles), Ok(tools)) => (file, roles, tools),
             (lanes, roles, tools) => {
@@ -118,10 +121,10 @@ impl Policy {
             for (role, line) in &lane.role_lines {
                 if !self.roles.get(role).is_some_and(|role| role.lanes.contains(&lane.id)) {
                     let message = format!(
-                        "the lane `{}` lists the role `{role}`, but {ROLES} does not give it the lane",
+                        "the lane `{}` lists the role `{role}`, but {ROLES_FILE} does not give it the lane",
                         lane.id
                     );
-                    found.push(Mistake::new(*line, message).in_file(LANES));
+                    found.push(Mistake::new(*line, message).in_file(LANES_FILE));
                 }
             }
         }
@@ -129,10 +132,10 @@ impl Policy {
             for (lane, line) in &role.lane_lines {
                 if !self.lanes.get(lane).is_some_and(|lane| lane.roles.contains(&role.id)) {
                     let message = format!(
-                        "the role `{}` lists the lane `{lane}`, but {LANES} does not open it to the role",
+                        "the role `{}` lists the lane `{lane}`, but {LANES_FILE} does not open it to the role",
                         role.id
                     );
-                    found.push(Mistake::new(*line, message).in_file(ROLES));
+                    found.push(Mistake::new(*line, message).in_file(ROLES_FILE));
                 }
             }
         }
@@ -146,7 +149,7 @@ impl Policy {
         let of_rules = self.prohibitions.iter().flat_map(|rule| {
             rule.examples.iter().filter_map(move |example| example.check_prohibition(self, rule).err())
         });
-        of_lanes.chain(of_rules).map(|mistake| mistake.in_file(LANES)).collect()
+        of_lanes.chain(of_rules).map(|mistake| mistake.in_file(LANES_FILE)).collect()
     }
 }
 

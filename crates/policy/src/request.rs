@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lanes::{Write, WriteMode};
+use crate::lanes::{TableWrite, WriteMode};
 use crate::modes::{ModeDecision, Risk};
 use crate::pin::Versions;
 
@@ -68,7 +68,7 @@ pub enum Action {
         risk: Risk,
         registered: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        writes: Option<Write>,
+        writes: Option<TableWrite>,
     },
     /// A write on its own, by any tool.
     Write { table: String, mode: WriteMode },

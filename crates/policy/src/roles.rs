@@ -18,7 +18,7 @@ pub struct Role {
     pub(crate) line: usize,
 }
 
-const CLASSES: [(&str, ActorClass); 3] =
+const ACTOR_CLASSES: [(&str, ActorClass); 3] =
     [("system", ActorClass::System), ("agent", ActorClass::Agent), ("human", ActorClass::Human)];
 
 pub(crate) fn read(node: Node) -> Result<Vec<Role>, Mistake> {
@@ -36,7 +36,7 @@ fn parse_role(node: Node) -> Result<Role, Mistake> {
     let line = fields.line;
     let id = fields.name("role_id")?.text;
     let description = fields.optional_text("description", 500)?.map(|found| found.text).unwrap_or_default();
-    let class = one_of(&fields.text("class", 10)?, "class", &CLASSES)?;
+    let class = one_of(&fields.text("class", 10)?, "class", &ACTOR_CLASSES)?;
     let mut privileges = fields.map("privileges")?;
     let lane_lines: Vec<_> =
         privileges.names("lanes")?.into_iter().map(|lane| (lane.text, lane.line)).collect();

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::Mistake;
 use crate::fields::{Fields, LocatedText, items, one_of};
-use crate::lanes::{Write, check_unique, write};
+use crate::lanes::{TableWrite, check_unique, write};
 use crate::modes::{ModeKey, Risk};
 use crate::yaml::{Kind, Node};
 
@@ -21,7 +21,7 @@ pub struct HttpTool {
     /// A description of the tool, for agents and for the people who approve its calls.
     pub description: String,
     /// The table that the tool writes to; a lane must list this write.
-    pub writes: Option<Write>,
+    pub writes: Option<TableWrite>,
     pub(crate) line: usize,
 }
 
@@ -48,7 +48,7 @@ pub enum Auth {
     Header { name: String, key: String },
 }
 
-const METHODS: [(&str, Method); 5] = [
+const HTTP_METHODS: [(&str, Method); 5] = [
     ("GET", Method::Get),
     ("POST", Method::Post),
     ("PUT", Method::Put),
@@ -78,7 +78,7 @@ fn parse_tool(node: Node) -> Result<HttpTool, Mistake> {
         return Err(Mistake::new(name.line, "the name of a tool must not contain `*`"));
     }
     let method = match fields.optional_text("method", 10)? {
-        Some(found) => one_of(&found, "method", &METHODS)?,
+        Some(found) => one_of(&found, "method", &HTTP_METHODS)?,
         None => Method::Post,
     };
     let url = url(fields.text("url", 2048)?)?;
@@ -86,7 +86,7 @@ fn parse_tool(node: Node) -> Result<HttpTool, Mistake> {
     let auth = fields.optional_text("auth", 300)?.map_or(Ok(Auth::None), |found| auth(&found))?;
     let schema = schema(fields.take("schema"))?;
     let risk = match fields.optional_text("risk", 10)? {
-        Some(found) => one_of(&found, "risk", &Risk::WORDS)?,
+        Some(found) => one_of(&found, "risk", &Risk::NAMES)?,
         None => Risk::Write,
     };
     let description = fields.optional_text("description", 2000)?.map(|found| found.text).unwrap_or_default();

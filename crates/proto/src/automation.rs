@@ -66,7 +66,7 @@ string_enums! {
         Transition = "transition",
         /// The agent reported its outcome.
         Completion = "completion",
-        /// The agent began to wait for an answer, or goes on.
+        /// The agent began to wait for an answer, or continues.
         Waiting = "waiting",
         Assignment = "assignment",
         /// A person settled the run.

@@ -58,7 +58,7 @@ pub fn quote(value: &str) -> String {
     let mut quoted = String::with_capacity(value.len() + 2);
     quoted.push('"');
     for c in value.chars() {
-        match ESCAPES.iter().find(|(_, meant)| *meant == c) {
+        match ESCAPE_SEQUENCES.iter().find(|(_, meant)| *meant == c) {
             Some((letter, _)) => quoted.extend(['\\', *letter]),
             None => quoted.push(c),
         }
@@ -104,7 +104,7 @@ pub fn merge(text: &str, values: &[(&str, &str)], removed: &[&str]) -> String {
 }
 
 /// Escape sequences inside double quotes: the character after the backslash, and its meaning.
-const ESCAPES: [(char, char); 6] =
+const ESCAPE_SEQUENCES: [(char, char); 6] =
     [('n', '\n'), ('r', '\r'), ('t', '\t'), ('\\', '\\'), ('"', '"'), ('$', '$')];
 
 #[derive(Clone)]
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         let value = match rest.trim_start().split_at_checked(1) {
             Some(("'", rest)) => single_quoted(rest)?,
             Some(("\"", rest)) => self.double_quoted(rest)?,
-            _ => unquoted(rest),
+            _ => unquote(rest),
         };
         if value.contains('\0') {
             return Err(DotenvFault::NulInValue);
@@ -169,8 +169,10 @@ fn take_until_quote<'a>(line: &'a str, value: &mut String) -> Option<&'a str> {
         match c {
             '"' => return Some(chars.as_str()),
             '\\' => {
-                let escape =
-                    chars.clone().next().and_then(|n| ESCAPES.iter().find(|(letter, _)| *letter == n));
+                let escape = chars
+                    .clone()
+                    .next()
+                    .and_then(|n| ESCAPE_SEQUENCES.iter().find(|(letter, _)| *letter == n));
                 if escape.is_some() {
                     chars.next();
                 }
@@ -193,7 +195,7 @@ fn check_rest_of_line(rest: &str) -> Result<(), DotenvFault> {
 }
 
 /// A `#` starts a comment only after white space, so that colours and URL fragments stay intact.
-fn unquoted(rest: &str) -> String {
+fn unquote(rest: &str) -> String {
     let comment = rest
         .char_indices()
         .find(|(at, c)| *c == '#' && rest[..*at].ends_with(char::is_whitespace))

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     /// Every spelling that programs are known to send, written by hand, and the model it refers to.
-    const SPELLINGS: [(&str, &[&str]); 12] = [
+    const MODEL_SPELLINGS: [(&str, &[&str]); 12] = [
         ("claude-sonnet-4.6", &["claude-sonnet-4.6", "claude-sonnet-4-6", "anthropic/claude-sonnet-4-6"]),
         ("claude-opus-4.6", &["claude-opus-4.6", "claude-opus-4-6", "anthropic/claude-opus-4-6"]),
         (
@@ -221,12 +221,12 @@ mod tests {
 
     #[test]
     fn every_spelling_parses_to_its_model() {
-        for (id, spellings) in SPELLINGS {
+        for (id, spellings) in MODEL_SPELLINGS {
             for spelling in spellings {
                 assert_eq!(ModelId::parse(spelling).map(ModelId::as_str), Ok(id), "{spelling}");
             }
         }
-        let ids: Vec<&str> = SPELLINGS.iter().map(|(id, _)| *id).collect();
+        let ids: Vec<&str> = MODEL_SPELLINGS.iter().map(|(id, _)| *id).collect();
         assert_eq!(ids, MODELS.map(|model| model.id));
     }
 

@@ -1,4 +1,4 @@
-//! Notifications: what an organization is told, and how far that has come.
+//! Notifications: the events that an organization is notified of, and the states of their delivery.
 
 use crate::string_enums::string_enums;
 
@@ -11,7 +11,7 @@ string_enums! {
         Run = "run",
     }
 
-    /// How far a notification has come.
+    /// The delivery state of a notification.
     NotificationState as "notification state" {
         Pending = "pending",
         Sent = "sent",

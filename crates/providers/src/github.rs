@@ -128,7 +128,7 @@ pub(crate) const PROVIDER: Provider = Provider {
     authorization: bearer,
 };
 
-const PAGE: [&str; 2] = ["per_page", "page"];
+const PAGE_PARAMETERS: [&str; 2] = ["per_page", "page"];
 
 /// A request for a path below a repository.
 fn in_repo(method: Method, base: &Url, params: &Params<'_>, rest: &[&str]) -> Result<Request, InvalidParams> {
@@ -192,7 +192,7 @@ fn comment(base: &Url, params: &Params<'_>, number: &str) -> Result<Request, Inv
 
 fn list_pull_request_files(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {
     let request = in_repo(Method::Get, base, params, &["pulls", &params.number("pull_number")?, "files"])?;
-    Ok(request.with_query(params, &PAGE))
+    Ok(request.with_query(params, &PAGE_PARAMETERS))
 }
 
 fn list_checks(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {

@@ -22,7 +22,7 @@ use url::Url;
 pub use params::{InvalidParams, Params};
 pub use request::Request;
 pub use response::{ApiError, Response};
-pub use retry::{ATTEMPTS, Attempt, pause};
+pub use retry::{Attempt, MAX_ATTEMPTS, pause};
 
 /// How long one action may take, its retries included.
 pub const TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::response::graphql_errors;
-use crate::schema::{BODY, id, integer, list, object, optional, required, text, with_default};
+use crate::schema::{MAX_BODY_CHARS, id, integer, list, object, optional, required, text, with_default};
 use crate::{Action, ApiError, InvalidParams, Params, Provider, Request, bearer};
 
 /// The page size if the call has none.
-const PAGE: u64 = 25;
+const DEFAULT_PAGE_SIZE: u64 = 25;
 /// Personal keys begin with this, and Linear wants them without `Bearer`.
 const PERSONAL_KEY: &str = "lin_api_";
 /// The fields of every issue in a result.
-const ISSUE: &str = "id identifier title url priority createdAt updatedAt state { id name type } \
+const ISSUE_FIELDS: &str = "id identifier title url priority createdAt updatedAt state { id name type } \
     assignee { id name email } team { id key name } project { id name }";
 
 pub(crate) const PROVIDER: Provider = Provider {
@@ -80,7 +80,7 @@ fn list_issues_schema() -> Value {
     object([
         optional("teamId", id("List only issues of this team.")),
         optional("projectId", id("List only issues of this project.")),
-        optional("first", with_default(integer("How many issues to list.", 1, 50), PAGE)),
+        optional("first", with_default(integer("How many issues to list.", 1, 50), DEFAULT_PAGE_SIZE)),
         optional("after", id("The `endCursor` of the previous page.")),
     ])
 }
@@ -93,7 +93,7 @@ fn create_issue_schema() -> Value {
     object([
         required("teamId", id("Id of the team.")),
         required("title", text("Title of the issue.", 512)),
-        optional("description", text("Description in Markdown.", BODY)),
+        optional("description", text("Description in Markdown.", MAX_BODY_CHARS)),
         optional("assigneeId", id("Id of the user to assign.")),
         optional("stateId", id("Id of the workflow state.")),
         optional("priority", priority()),
@@ -106,7 +106,7 @@ fn update_issue_schema() -> Value {
     object([
         required("issueId", id("Id or identifier of the issue, for example `ENG-123`.")),
         optional("title", text("The new title.", 512)),
-        optional("description", text("The new description in Markdown.", BODY)),
+        optional("description", text("The new description in Markdown.", MAX_BODY_CHARS)),
         optional("assigneeId", id("Id of the new assignee.")),
         optional("stateId", id("Id of the new workflow state.")),
         optional("priority", priority()),
@@ -116,13 +116,13 @@ fn update_issue_schema() -> Value {
 fn add_comment_schema() -> Value {
     object([
         required("issueId", id("Id of the issue.")),
-        required("body", text("The comment in Markdown.", BODY)),
+        required("body", text("The comment in Markdown.", MAX_BODY_CHARS)),
     ])
 }
 
 fn list_issues(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {
     let mut variables = params.only(&["first", "after"]);
-    variables.entry("first").or_insert(PAGE.into());
+    variables.entry("first").or_insert(DEFAULT_PAGE_SIZE.into());
     let mut filter = Map::new();
     for (field, name) in [("team", "teamId"), ("project", "projectId")] {
         if let Some(id) = params.optional_text(name) {
@@ -135,14 +135,14 @@ fn list_issues(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams
     let query = format!(
         "query ListIssues($first: Int, $after: String, $filter: IssueFilter) {{ \
         issues(first: $first, after: $after, filter: $filter) {{ \
-        nodes {{ {ISSUE} }} pageInfo {{ hasNextPage endCursor }} }} }}"
+        nodes {{ {ISSUE_FIELDS} }} pageInfo {{ hasNextPage endCursor }} }} }}"
     );
     graphql(base, query, variables)
 }
 
 fn get_issue(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParams> {
     let query = format!(
-        "query GetIssue($id: String!) {{ issue(id: $id) {{ {ISSUE} description \
+        "query GetIssue($id: String!) {{ issue(id: $id) {{ {ISSUE_FIELDS} description \
         labels {{ nodes {{ id name }} }} \
         comments {{ nodes {{ id body createdAt user {{ id name }} }} pageInfo {{ hasNextPage }} }} }} }}"
     );
@@ -154,7 +154,7 @@ fn create_issue(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParam
         ["teamId", "title", "description", "assigneeId", "stateId", "priority", "labelIds", "projectId"];
     let query = format!(
         "mutation CreateIssue($input: IssueCreateInput!) {{ \
-        issueCreate(input: $input) {{ success issue {{ {ISSUE} }} }} }}"
+        issueCreate(input: $input) {{ success issue {{ {ISSUE_FIELDS} }} }} }}"
     );
     graphql(base, query, object_of([("input", params.only(&fields).into())]))
 }
@@ -163,7 +163,7 @@ fn update_issue(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParam
     let fields = ["title", "description", "assigneeId", "stateId", "priority"];
     let query = format!(
         "mutation UpdateIssue($id: String!, $input: IssueUpdateInput!) {{ \
-        issueUpdate(id: $id, input: $input) {{ success issue {{ {ISSUE} }} }} }}"
+        issueUpdate(id: $id, input: $input) {{ success issue {{ {ISSUE_FIELDS} }} }} }}"
     );
     let id = params.text("issueId")?.into();
     graphql(base, query, object_of([("id", id), ("input", params.only(&fields).into())]))

@@ -8,7 +8,7 @@ use url::Url;
 use crate::{InvalidParams, Params};
 
 /// The characters that a path segment may contain as they are: the unreserved ones of RFC 3986.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A request to a vendor, without the vendor's headers and the token.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +58,7 @@ fn encode(segment: &str) -> Result<String, InvalidParams> {
     if matches!(segment, "" | "." | "..") {
         return Err(InvalidParams("a name in the path must not be empty, `.` or `..`".to_owned()));
     }
-    Ok(utf8_percent_encode(segment, SEGMENT).to_string())
+    Ok(utf8_percent_encode(segment, SEGMENT_ESCAPES).to_string())
 }
 
 #[cfg(test)]

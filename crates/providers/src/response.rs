@@ -5,7 +5,7 @@ use ledger::Redactor;
 use serde_json::Value;
 
 /// How many characters of a vendor's error reach the caller.
-const SHOWN: usize = 200;
+const MAX_ERROR_CHARS: usize = 200;
 
 /// A response of a vendor, read up to the gateway's limit.
 pub struct Response<'a> {
@@ -79,7 +79,7 @@ pub(crate) fn graphql_errors(body: &Value) -> impl Iterator<Item = &Value> {
 /// The beginning of a text, on one line.
 fn shorten(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    line.trim().chars().take(SHOWN).collect()
+    line.trim().chars().take(MAX_ERROR_CHARS).collect()
 }
 
 #[cfg(test)]

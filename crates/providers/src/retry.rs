@@ -6,9 +6,10 @@ use std::time::Duration;
 use crate::ApiError;
 
 /// How often a request is sent at most.
-pub const ATTEMPTS: u32 = 3;
-/// The longest pause before another attempt. A vendor that demands more gets no other attempt: the caller is told.
-const LONGEST: Duration = Duration::from_secs(10);
+pub const MAX_ATTEMPTS: u32 = 3;
+/// The longest pause before another attempt. If a vendor demands a longer one, there is no other attempt
+/// and the caller gets an error.
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// How one attempt ended.
 pub enum Attempt<'a> {
@@ -22,7 +23,7 @@ pub enum Attempt<'a> {
 
 /// The pause before the next attempt, or none if there must not be one. `made` is the number of attempts so far.
 pub fn pause(replay_safe: bool, made: u32, attempt: &Attempt<'_>) -> Option<Duration> {
-    if made >= ATTEMPTS {
+    if made >= MAX_ATTEMPTS {
         return None;
     }
     let backoff = Duration::from_millis(500) * 2_u32.pow(made.saturating_sub(1));
@@ -38,7 +39,7 @@ pub fn pause(replay_safe: bool, made: u32, attempt: &Attempt<'_>) -> Option<Dura
         // A date instead of seconds: its clock is not ours, so there is no other attempt.
         Some(text) => Duration::from_secs(text.trim().parse().ok()?),
     };
-    (may_repeat && pause <= LONGEST).then_some(pause)
+    (may_repeat && pause <= MAX_DELAY).then_some(pause)
 }
 
 #[cfg(test)]
@@ -67,6 +68,6 @@ mod tests {
         for late in ["11", "3600", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", ""] {
             assert_eq!(pause(true, 1, &answered(&limited, Some(late))), None, "{late}");
         }
-        assert_eq!(pause(true, ATTEMPTS, &Attempt::NotSent), None);
+        assert_eq!(pause(true, MAX_ATTEMPTS, &Attempt::NotSent), None);
     }
 }

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 /// The longest id or slug.
-const ID: usize = 200;
+const MAX_ID_CHARS: usize = 200;
 /// The longest body of an issue or a comment; GitHub's limit is the smallest.
-pub(crate) const BODY: usize = 65_536;
+pub(crate) const MAX_BODY_CHARS: usize = 65_536;
 
 pub(crate) struct Param {
     name: &'static str,
@@ -35,7 +35,7 @@ pub(crate) fn optional(name: &'static str, schema: Value) -> Param {
 }
 
 pub(crate) fn id(description: &str) -> Value {
-    text(description, ID)
+    text(description, MAX_ID_CHARS)
 }
 
 pub(crate) fn text(description: &str, longest: usize) -> Value {

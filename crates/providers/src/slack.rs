@@ -20,7 +20,7 @@ pub(crate) const PROVIDER: Provider = Provider {
         risk: Risk::Write,
         schema: post_message_schema,
         request: post_message,
-        result: posted,
+        result: posted_message,
     }],
     introduction: "Posts messages to Slack as the connected app. The app must be a member of the channel. Texts use \
         Slack's mrkdwn: `*bold*`, `_italic_`, `<https://example.com|link>`.",
@@ -41,7 +41,7 @@ fn post_message(base: &Url, params: &Params<'_>) -> Result<Request, InvalidParam
     Ok(request.with_body(params.only(&["channel", "text", "thread_ts"])))
 }
 
-fn posted(body: &Value) -> Result<Value, ApiError> {
+fn posted_message(body: &Value) -> Result<Value, ApiError> {
     if body["ok"] != true {
         let code = body["error"].as_str().unwrap_or("unknown_error").to_owned();
         let limited = matches!(code.as_str(), "ratelimited" | "rate_limited");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 /// Source, action, risk, and parameters with `*` at required ones.
-const WIRE: [(&str, &str, Risk, &str); 11] = [
+const ACTIONS_ON_THE_WIRE: [(&str, &str, Risk, &str); 11] = [
     ("linear", "list_issues", Risk::Read, "after first projectId teamId"),
     ("linear", "get_issue", Risk::Read, "issueId*"),
     (
@@ -40,7 +40,8 @@ fn linear_sentry_and_slack_have_exactly_the_actions_of_the_wire_format() {
             found.push((provider.id, action.name, action.risk, names.join(" ")));
         }
     }
-    let wanted = WIRE.iter().map(|(id, name, risk, params)| (*id, *name, *risk, (*params).to_owned()));
+    let wanted =
+        ACTIONS_ON_THE_WIRE.iter().map(|(id, name, risk, params)| (*id, *name, *risk, (*params).to_owned()));
     assert_eq!(found, wanted.collect::<Vec<_>>());
 }
 

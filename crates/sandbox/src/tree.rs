@@ -55,17 +55,17 @@ impl From<Errno> for TreeError {
 
 /// Opens a folder of ours; only the last component of the path must not be a symlink.
 pub(crate) fn open_top(path: &Path) -> Result<OwnedFd, TreeError> {
-    Ok(rustix::fs::open(path, FOLDER, Mode::empty())?)
+    Ok(rustix::fs::open(path, OPEN_DIRECTORY, Mode::empty())?)
 }
 
-const FOLDER: OFlags = OFlags::DIRECTORY
+const OPEN_DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC)
     .union(OFlags::RDONLY)
     .union(OFlags::NONBLOCK);
 
 fn open_folder(parent: impl AsFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(parent, name, FOLDER, Mode::empty())
+    rustix::fs::openat(parent, name, OPEN_DIRECTORY, Mode::empty())
 }
 
 /// `None` for an entry that vanished, or changed its type, since it was listed. Every other error is an error, or a

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 
 use super::{Holder, OverShare, Party, keep_later_half};
 
-const WINDOW: Duration = Duration::from_mins(1);
+const WINDOW_LENGTH: Duration = Duration::from_mins(1);
 /// The maximum number of callers. Beyond it, those that have been quiet the longest are forgotten first.
 const MAX_KEYS: usize = 10_000;
 
-/// A resource of which each session, user or API key may request so many in any minute.
+/// Limits how many requests each session, user or API key may make in any minute.
 pub struct Window {
     name: &'static str,
     per_minute: usize,
@@ -39,11 +39,11 @@ impl Window {
         let now = self.clock.elapsed();
         let mut passed = self.passed.lock();
         if let Some(times) = passed.get_mut(&party.first) {
-            while times.front().is_some_and(|at| now.saturating_sub(*at) >= WINDOW) {
+            while times.front().is_some_and(|at| now.saturating_sub(*at) >= WINDOW_LENGTH) {
                 times.pop_front();
             }
             if let Some(oldest) = times.front().filter(|_| times.len() >= self.per_minute) {
-                let retry_after = (*oldest + WINDOW).saturating_sub(now);
+                let retry_after = (*oldest + WINDOW_LENGTH).saturating_sub(now);
                 return Err(OverShare::new(self.name, party.first.into(), retry_after));
             }
         }
@@ -59,7 +59,7 @@ impl Window {
 /// Forgets callers without a request in the last minute, and the half that has been quiet the longest if too many are left.
 fn forget(passed: &mut HashMap<Holder, VecDeque<Duration>>, now: Duration) {
     let last = |times: &VecDeque<Duration>| times.back().copied().unwrap_or_default();
-    passed.retain(|_, times| now.saturating_sub(last(times)) < WINDOW);
+    passed.retain(|_, times| now.saturating_sub(last(times)) < WINDOW_LENGTH);
     if passed.len() > MAX_KEYS {
         keep_later_half(passed, last);
     }
@@ -152,7 +152,7 @@ mod tests {
             assert!(take(&window, session(id)).is_ok());
             assert!(window.passed.lock().len() <= MAX_KEYS + 1);
         }
-        clock.advance(WINDOW);
+        clock.advance(WINDOW_LENGTH);
         forget(&mut window.passed.lock(), clock.elapsed());
         assert!(window.passed.lock().is_empty(), "callers that are quiet for a minute are forgotten");
     }

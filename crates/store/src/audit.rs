@@ -152,9 +152,9 @@ impl Store {
                 Snapshot::Sqlite(transaction)
             }
             Db::Postgres(postgres) => {
-                const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+                const READ_SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
                 let mut transaction = postgres.pool.begin().await?;
-                sqlx::raw_sql(SNAPSHOT).execute(&mut *transaction).await?;
+                sqlx::raw_sql(READ_SNAPSHOT).execute(&mut *transaction).await?;
                 Snapshot::Postgres(transaction)
             }
         }))
@@ -260,11 +260,11 @@ impl AuditReader {
     }
 
     pub async fn checkpoints(&mut self) -> Result<Vec<KeptCheckpoint>, StoreError> {
-        Ok(ask!(self, c => sqlx::query_as(crate::ledger_event::CHECKPOINTS).fetch_all(c).await)?)
+        Ok(ask!(self, c => sqlx::query_as(crate::ledger_event::SELECT_CHECKPOINTS).fetch_all(c).await)?)
     }
 
     pub async fn safety_lock(&mut self) -> Result<Option<SafetyLock>, StoreError> {
-        Ok(ask!(self, c => sqlx::query_as(crate::safety::LOCK).fetch_optional(c).await)?)
+        Ok(ask!(self, c => sqlx::query_as(crate::safety::SELECT_LOCK).fetch_optional(c).await)?)
     }
 
     pub async fn action_modes(&mut self) -> Result<Vec<OrgActionMode>, StoreError> {
@@ -275,6 +275,6 @@ impl AuditReader {
     }
 
     pub async fn grants(&mut self) -> Result<Vec<OverrideGrant>, StoreError> {
-        Ok(ask!(self, c => sqlx::query_as(crate::safety::GRANTS).fetch_all(c).await)?)
+        Ok(ask!(self, c => sqlx::query_as(crate::safety::SELECT_GRANTS).fetch_all(c).await)?)
     }
 }

@@ -1,4 +1,4 @@
-//! Automations: what their agents are told, what their sessions start from, and what triggers them.
+//! Automations: the instructions for their agents, the configurations of their sessions, and their triggers.
 
 use chrono::{DateTime, Utc};
 use proto::{AutomationId, ConfigurationId, JsonObject, OrgId, UserId, WebhookScheme};
@@ -202,7 +202,7 @@ impl Store {
             system_prompt = $7, enabled = $8, webhook_scheme = $9, webhook_secret = $10, cron_schedule = $11,
             cron_time_zone = $12, cron_next_at = $13, updated_at = $14, revision = revision + 1
             WHERE id = $1 AND org_id = $2 AND revision = $15";
-        const EXISTS: &str = "SELECT count(*) FROM automations WHERE id = $1 AND org_id = $2";
+        const COUNT_AUTOMATIONS: &str = "SELECT count(*) FROM automations WHERE id = $1 AND org_id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         administer!(self, tx => {
             let query = sqlx::query(SQL).bind(id).bind(org);
@@ -210,7 +210,7 @@ impl Store {
             if done.rows_affected() == 1 {
                 return Ok(());
             }
-            let known: i64 = sqlx::query_scalar(EXISTS).bind(id).bind(org).fetch_one(&mut *tx).await?;
+            let known: i64 = sqlx::query_scalar(COUNT_AUTOMATIONS).bind(id).bind(org).fetch_one(&mut *tx).await?;
             Err(if known == 0 {
                 StoreError::Missing("this automation")
             } else {
@@ -241,17 +241,18 @@ impl Store {
         mode: Option<JsonValue>,
     ) -> Result<(), StoreError> {
         // Locks the row, so that of two concurrent changes none is lost.
-        const HOLD: &str = "UPDATE automations SET revision = revision + 1 WHERE org_id = $1 AND id = $2";
-        const READ: &str = "SELECT action_modes FROM automations WHERE org_id = $1 AND id = $2";
+        const LOCK_AUTOMATION: &str =
+            "UPDATE automations SET revision = revision + 1 WHERE org_id = $1 AND id = $2";
+        const READ_MODES: &str = "SELECT action_modes FROM automations WHERE org_id = $1 AND id = $2";
         const SQL: &str = "UPDATE automations SET action_modes = $3 WHERE org_id = $1 AND id = $2";
         let (org, id, key) = (org.uuid(), id.uuid(), key.to_owned());
         administer!(self, tx => {
-            let held = sqlx::query(HOLD).bind(org).bind(id).execute(&mut *tx).await?;
+            let held = sqlx::query(LOCK_AUTOMATION).bind(org).bind(id).execute(&mut *tx).await?;
             if held.rows_affected() == 0 {
                 return Err(StoreError::Missing("this automation"));
             }
             let found: Json<JsonObject> =
-                sqlx::query_scalar(READ).bind(org).bind(id).fetch_one(&mut *tx).await?;
+                sqlx::query_scalar(READ_MODES).bind(org).bind(id).fetch_one(&mut *tx).await?;
             let Json(mut modes) = found;
             match mode {
                 Some(mode) => drop(modes.insert(key, mode)),
@@ -271,24 +272,25 @@ impl Store {
     /// Deletes an automation with its runs, unless one of them has not ended. Its sessions stay without one.
     pub async fn delete_automation(&self, org: OrgId, id: AutomationId) -> Result<(), StoreError> {
         // Locks the row, so that no run starts meanwhile.
-        const HOLD: &str = "UPDATE automations SET revision = revision + 1 WHERE org_id = $1 AND id = $2";
-        const OPEN: &str = "SELECT count(*) FROM automation_runs r
+        const LOCK_AUTOMATION: &str =
+            "UPDATE automations SET revision = revision + 1 WHERE org_id = $1 AND id = $2";
+        const COUNT_OPEN_RUNS: &str = "SELECT count(*) FROM automation_runs r
             LEFT JOIN automation_outbox o ON o.run_id = r.id
             WHERE r.org_id = $1 AND r.automation_id = $2 AND (r.completed_at IS NULL OR o.id IS NOT NULL)";
-        const SESSIONS: &str =
+        const DETACH_SESSIONS: &str =
             "UPDATE sessions SET automation_id = NULL WHERE org_id = $1 AND automation_id = $2";
         const SQL: &str = "DELETE FROM automations WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         administer!(self, tx => {
-            let held = sqlx::query(HOLD).bind(org).bind(id).execute(&mut *tx).await?;
+            let held = sqlx::query(LOCK_AUTOMATION).bind(org).bind(id).execute(&mut *tx).await?;
             if held.rows_affected() == 0 {
                 return Err(StoreError::Missing("this automation"));
             }
-            let open: i64 = sqlx::query_scalar(OPEN).bind(org).bind(id).fetch_one(&mut *tx).await?;
+            let open: i64 = sqlx::query_scalar(COUNT_OPEN_RUNS).bind(org).bind(id).fetch_one(&mut *tx).await?;
             if open > 0 {
                 return Err(StoreError::Refused("this automation has runs that have not ended, or whose sessions are being stopped: cancel them, or try again"));
             }
-            sqlx::query(SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
+            sqlx::query(DETACH_SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
             sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;
             Ok(())
         })

@@ -7,7 +7,7 @@ use proto::{AutomationRunStatus, CompletionOutcome, Resolution, TriggerEventStat
 pub enum RunStep {
     /// Its session exists.
     SessionCreated,
-    /// Its session has got the prompt.
+    /// The prompt was sent to its session.
     PromptSent,
     /// Its session cannot be created or prompted.
     CannotStart,

@@ -50,7 +50,7 @@ from_row!(OutboxEntry, row => OutboxEntry {
 });
 
 /// Adds a row, unless the run has one for this step.
-pub(crate) const ENQUEUE: &str =
+pub(crate) const ENQUEUE_STEP: &str =
     "INSERT INTO automation_outbox (id, org_id, run_id, step, attempts, available_at,
     created_at) VALUES ($1, $2, $3, $4, 0, $5, $5) ON CONFLICT (run_id, step) DO NOTHING";
 

@@ -10,7 +10,7 @@ use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::automation_machine::{RunStep, event_status, next_status};
-use crate::automation_outbox::{ENQUEUE, OutboxStep};
+use crate::automation_outbox::{ENQUEUE_STEP, OutboxStep};
 use crate::db::{read, write};
 use crate::row::{from_row, optional_word, storable, word};
 use crate::{Store, StoreError};
@@ -134,7 +134,7 @@ macro_rules! log_event {
     ($connection:expr, ($run:expr, $org:expr), $kind:expr, ($from:expr, $to:expr), $actor:expr, $detail:expr, $at:expr) => {{
         let (from, to): (Option<AutomationRunStatus>, Option<AutomationRunStatus>) = ($from, $to);
         let detail: Option<String> = $detail;
-        sqlx::query($crate::automation_run::LOG)
+        sqlx::query($crate::automation_run::INSERT_LOG_ENTRY)
             .bind($run)
             .bind($org)
             .bind(RunEventKind::as_str($kind))
@@ -149,7 +149,7 @@ macro_rules! log_event {
 }
 pub(crate) use log_event;
 
-pub(crate) const LOG: &str =
+pub(crate) const INSERT_LOG_ENTRY: &str =
     "INSERT INTO automation_run_events (run_id, position, org_id, kind, from_status, to_status,
     actor, detail, created_at) SELECT $1, COALESCE(max(position), 0) + 1, $2, $3, $4, $5, $6, $7, $8
     FROM automation_run_events WHERE run_id = $1";
@@ -160,12 +160,12 @@ pub(crate) const WAIT_ENDED: &str = "answered";
 const WAIT_CUT: &str = "the run ended";
 
 /// Locks the run until the end of the transaction.
-const HOLD: &str = "UPDATE automation_runs SET queued_at = queued_at WHERE id = $1 AND org_id = $2
+const LOCK_RUN: &str = "UPDATE automation_runs SET queued_at = queued_at WHERE id = $1 AND org_id = $2
     RETURNING status, session_id, trigger_event_id, waiting_since";
 type HeldRun = (String, Option<Uuid>, Uuid, Option<DateTime<Utc>>);
 /// The state is compared although the row is locked: no step may ever be taken from another state than the one it was
 /// decided for.
-const STEP: &str =
+const CHANGE_STATUS: &str =
     "UPDATE automation_runs SET status = $3, status_reason = $4, session_id = COALESCE($5, session_id),
     started_at = CASE WHEN $6 THEN $7 ELSE started_at END,
     completed_at = CASE WHEN $8 THEN COALESCE(completed_at, $7) ELSE NULL END,
@@ -181,12 +181,12 @@ impl Store {
         let (org, run, reason) = (org_id.uuid(), run_id.uuid(), reason.map(storable));
         write!(self, Disk, tx => {
             let held: Option<HeldRun> =
-                sqlx::query_as(HOLD).bind(run).bind(org).fetch_optional(&mut *tx).await?;
+                sqlx::query_as(LOCK_RUN).bind(run).bind(org).fetch_optional(&mut *tx).await?;
             let (status, session, event, waiting_since) = held.ok_or(StoreError::Missing("this run"))?;
             let from: AutomationRunStatus = word(status)?;
             let Some(to) = next_status(from, step) else { return Ok(Advanced::Refused(from)) };
             let started = to == AutomationRunStatus::Running;
-            let done = sqlx::query(STEP)
+            let done = sqlx::query(CHANGE_STATUS)
                 .bind(run).bind(from.as_str()).bind(to.as_str()).bind(reason.clone())
                 .bind(session_id.map(SessionId::uuid)).bind(started).bind(at).bind(to.has_ended())
                 .execute(&mut *tx).await?;
@@ -210,7 +210,7 @@ impl Store {
             if to.has_ended() && !from.has_ended() {
                 sqlx::query(DROP_START).bind(run).execute(&mut *tx).await?;
                 if session.is_some() {
-                    sqlx::query(ENQUEUE)
+                    sqlx::query(ENQUEUE_STEP)
                         .bind(outbox_id).bind(org).bind(run).bind(OutboxStep::EndSession.as_str()).bind(at)
                         .execute(&mut *tx).await?;
                 }
@@ -268,13 +268,13 @@ impl Store {
     ) -> Result<(), StoreError> {
         const SQL: &str =
             "UPDATE automation_runs SET assigned_to = $3, assigned_at = $4 WHERE id = $1 AND org_id = $2";
-        const MEMBER: &str = "SELECT count(*) FROM members WHERE org_id = $1 AND user_id = $2";
+        const COUNT_MEMBERS: &str = "SELECT count(*) FROM members WHERE org_id = $1 AND user_id = $2";
         let (org, run) = (org.uuid(), run.uuid());
         let detail = to.map_or_else(|| "nobody".to_owned(), |user| user.to_string());
         let to = to.map(UserId::uuid);
         write!(self, Disk, tx => {
             if let Some(user) = to {
-                let known: i64 = sqlx::query_scalar(MEMBER).bind(org).bind(user).fetch_one(&mut *tx).await?;
+                let known: i64 = sqlx::query_scalar(COUNT_MEMBERS).bind(org).bind(user).fetch_one(&mut *tx).await?;
                 if known == 0 {
                     return Err(StoreError::Missing("this member"));
                 }
@@ -321,7 +321,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(limit).fetch_all(pool).await)?)
     }
 
-    /// Runs whose agent began to wait for an answer, or goes on, since that was last recorded.
+    /// Runs whose agent began to wait for an answer, or continued, since that was last recorded.
     pub async fn runs_that_wait_or_go_on(&self, limit: i64) -> Result<Vec<AutomationRun>, StoreError> {
         const SQL: &str = automation_runs!(
             "WHERE r.status = 'running' AND (r.waiting_since IS NULL) = EXISTS (SELECT 1 FROM questions q
@@ -344,7 +344,8 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(now).bind(limit).fetch_all(pool).await)?)
     }
 
-    /// Records that the agent of a run began to wait for an answer, or goes on. The deadline stands still meanwhile.
+    /// Records that the agent of a run began to wait for an answer, or continued. Waiting time does not count towards the
+    /// deadline.
     pub async fn set_run_waiting(
         &self,
         (org, run): (OrgId, AutomationRunId),

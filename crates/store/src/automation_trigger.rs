@@ -8,7 +8,7 @@ use proto::{
 };
 use uuid::Uuid;
 
-use crate::automation_outbox::{ENQUEUE, OutboxStep};
+use crate::automation_outbox::{ENQUEUE_STEP, OutboxStep};
 use crate::automation_run::log_event;
 use crate::db::{read, write};
 use crate::row::{from_row, storable, word};
@@ -98,16 +98,17 @@ from_row!(TriggerEvent, row => TriggerEvent {
 });
 
 /// Locks the automation, so that concurrent events take turns.
-const HOLD: &str =
+const LOCK_AUTOMATION: &str =
     "UPDATE automations SET revision = revision WHERE id = $1 AND org_id = $2 RETURNING enabled";
-const SEEN: &str = "SELECT d.trigger_event_id, r.id FROM webhook_deliveries d
+const READ_DELIVERY: &str = "SELECT d.trigger_event_id, r.id FROM webhook_deliveries d
     LEFT JOIN automation_runs r ON r.trigger_event_id = d.trigger_event_id
     WHERE d.automation_id = $1 AND d.key_hash = $2";
-const REMEMBER: &str =
+const INSERT_DELIVERY: &str =
     "INSERT INTO webhook_deliveries (automation_id, key_hash, org_id, trigger_event_id, received_at)
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (automation_id, key_hash) DO NOTHING";
 const ADVANCE_CRON: &str = "UPDATE automations SET cron_next_at = $3 WHERE id = $1 AND cron_next_at = $2";
-const OPEN: &str = "SELECT count(*) FROM automation_runs WHERE automation_id = $1 AND completed_at IS NULL";
+const COUNT_OPEN_RUNS: &str =
+    "SELECT count(*) FROM automation_runs WHERE automation_id = $1 AND completed_at IS NULL";
 const OPEN_FIRINGS: &str =
     "SELECT count(*) FROM automation_runs r JOIN trigger_events e ON e.id = r.trigger_event_id
     WHERE r.automation_id = $1 AND r.completed_at IS NULL AND e.kind = 'cron'";
@@ -145,11 +146,11 @@ impl Store {
         let origin = new.origin();
         write!(self, Disk, tx => {
             let enabled: Option<bool> =
-                sqlx::query_scalar(HOLD).bind(automation).bind(org).fetch_optional(&mut *tx).await?;
+                sqlx::query_scalar(LOCK_AUTOMATION).bind(automation).bind(org).fetch_optional(&mut *tx).await?;
             let enabled = enabled.ok_or(StoreError::Missing("this automation"))?;
             for key in &new.deliveries {
                 let seen: Option<(Uuid, Option<Uuid>)> =
-                    sqlx::query_as(SEEN).bind(automation).bind(key.as_slice()).fetch_optional(&mut *tx).await?;
+                    sqlx::query_as(READ_DELIVERY).bind(automation).bind(key.as_slice()).fetch_optional(&mut *tx).await?;
                 if let Some((event, run)) = seen {
                     return Ok(FiringOutcome::Duplicate { event: event.into(), run: run.map(Into::into) });
                 }
@@ -163,7 +164,7 @@ impl Store {
             }
             let firings: i64 =
                 sqlx::query_scalar(OPEN_FIRINGS).bind(automation).fetch_one(&mut *tx).await?;
-            let open: i64 = sqlx::query_scalar(OPEN).bind(automation).fetch_one(&mut *tx).await?;
+            let open: i64 = sqlx::query_scalar(COUNT_OPEN_RUNS).bind(automation).fetch_one(&mut *tx).await?;
             let (is_firing, is_full) = (new.firing.is_some(), open >= MAX_OPEN_RUNS);
             let skip = match new.kind {
                 _ if is_firing && firings > 0 => Some("the run of an earlier firing has not ended"),
@@ -184,7 +185,7 @@ impl Store {
                 .bind(new.firing.map_or(0, |firing| firing.missed)).bind(new.at)
                 .execute(&mut *tx).await?;
             for key in &new.deliveries {
-                sqlx::query(REMEMBER).bind(automation).bind(key.as_slice()).bind(org).bind(id).bind(new.at)
+                sqlx::query(INSERT_DELIVERY).bind(automation).bind(key.as_slice()).bind(org).bind(id).bind(new.at)
                     .execute(&mut *tx).await?;
             }
             if skip.is_some() {
@@ -195,7 +196,7 @@ impl Store {
                 .bind(new.deadline_at).bind(new.at).execute(&mut *tx).await?;
             log_event!(tx, (run, org), RunEventKind::Created, (None, Some(AutomationRunStatus::Queued)), new.actor,
                 Some(origin), new.at);
-            sqlx::query(ENQUEUE)
+            sqlx::query(ENQUEUE_STEP)
                 .bind(new.outbox_id).bind(org).bind(run).bind(OutboxStep::StartSession.as_str()).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(FiringOutcome::Started)

@@ -88,7 +88,7 @@ from_row!(MarkedEntry, row => {
     MarkedEntry(InboxKey { kind, id, session }, mark)
 });
 
-const SESSIONS: &str = "SELECT id, status, pause_reason, outcome, title, latest_task, last_activity_at
+const SELECT_SESSIONS: &str = "SELECT id, status, pause_reason, outcome, title, latest_task, last_activity_at
     FROM sessions WHERE org_id = $1 ORDER BY last_activity_at DESC, id LIMIT $2";
 const APPROVALS: &str =
     "SELECT i.id, NULL AS question_id, FALSE AS is_run, i.session_id, NULL AS assigned_to,
@@ -112,9 +112,9 @@ impl Store {
     pub async fn change_marks(&self, org: OrgId, now: DateTime<Utc>) -> Result<ChangeMarks, StoreError> {
         let org = org.uuid();
         let sessions: Vec<MarkedSession> = read!(self, pool =>
-            sqlx::query_as(SESSIONS).bind(org).bind(MAX_FOLLOWED).fetch_all(pool).await)?;
+            sqlx::query_as(SELECT_SESSIONS).bind(org).bind(MAX_FOLLOWED).fetch_all(pool).await)?;
         let mut inbox = HashMap::new();
-        for sql in [APPROVALS, QUESTIONS, RUNS] {
+        for sql in [SELECT_APPROVALS, SELECT_QUESTIONS, SELECT_RUNS] {
             let entries: Vec<MarkedEntry> = read!(self, pool =>
                 sqlx::query_as(sql).bind(org).bind(now).bind(MAX_FOLLOWED).fetch_all(pool).await)?;
             inbox.extend(entries.into_iter().map(|MarkedEntry(key, mark)| (key, mark)));
@@ -131,13 +131,13 @@ impl ChangeMarks {
     /// left the list of the most recent ones is not gone.
     pub fn since(&self, earlier: &Self) -> (Vec<SessionId>, Vec<InboxKey>) {
         let full = self.sessions.len() == usize::try_from(MAX_FOLLOWED).unwrap_or(usize::MAX);
-        let mut sessions = changed(&self.sessions, &earlier.sessions);
+        let mut sessions = changed_keys(&self.sessions, &earlier.sessions);
         sessions.retain(|id| !full || self.sessions.contains_key(id));
-        (sessions, changed(&self.inbox, &earlier.inbox))
+        (sessions, changed_keys(&self.inbox, &earlier.inbox))
     }
 }
 
-fn changed<K: Clone + Ord + std::hash::Hash, V: PartialEq>(
+fn changed_keys<K: Clone + Ord + std::hash::Hash, V: PartialEq>(
     now: &HashMap<K, V>,
     before: &HashMap<K, V>,
 ) -> Vec<K> {

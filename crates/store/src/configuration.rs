@@ -103,12 +103,13 @@ macro_rules! configurations {
 }
 pub(crate) use configurations;
 
-pub(crate) const LINK: &str =
+pub(crate) const INSERT_REPO_LINK: &str =
     "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES ($1, $2, $3, $4)";
 
 /// Fields that the change does not name stay. Who changed commands and files, and when, is stored with them.
-const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), status = COALESCE($4, status),
+const UPDATE_CONFIGURATION: &str =
+    "UPDATE configurations SET name = COALESCE($3, name), status = COALESCE($4, status),
     error = CASE WHEN $4 IS NULL THEN COALESCE($5, error) ELSE $5 END,
     snapshot_id = COALESCE($6, snapshot_id),
     service_commands = COALESCE($7, service_commands),
@@ -131,7 +132,7 @@ impl Store {
                 .bind(id).bind(org).bind(new.name).bind(new.sandbox_provider)
                 .bind(new.created_by.map(UserId::uuid)).bind(new.at).execute(&mut *tx).await?;
             for place in new.repos {
-                sqlx::query(LINK).bind(id).bind(place.repo_id.uuid()).bind(org).bind(place.workspace_path)
+                sqlx::query(INSERT_REPO_LINK).bind(id).bind(place.repo_id.uuid()).bind(org).bind(place.workspace_path)
                     .execute(&mut *tx).await?;
             }
             Ok(())
@@ -178,12 +179,13 @@ impl Store {
         change: ConfigurationChange,
         at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        const UNLINK: &str = "DELETE FROM configuration_repos WHERE configuration_id = $1 AND org_id = $2";
+        const DELETE_REPO_LINKS: &str =
+            "DELETE FROM configuration_repos WHERE configuration_id = $1 AND org_id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         let json = |value: Option<JsonValue>| value.map(|value| Json(storable_json(value)));
         let (commands, files) = (json(change.service_commands), json(change.env_files));
         administer!(self, tx => {
-            let done = sqlx::query(CHANGE)
+            let done = sqlx::query(UPDATE_CONFIGURATION)
                 .bind(org).bind(id).bind(change.name.map(storable))
                 .bind(change.status.map(ConfigurationStatus::as_str)).bind(change.error.map(storable))
                 .bind(change.snapshot_id).bind(commands).bind(files).bind(change.by).bind(at)
@@ -192,9 +194,9 @@ impl Store {
                 return Err(StoreError::Missing("this configuration"));
             }
             if let Some(places) = change.repos {
-                sqlx::query(UNLINK).bind(id).bind(org).execute(&mut *tx).await?;
+                sqlx::query(DELETE_REPO_LINKS).bind(id).bind(org).execute(&mut *tx).await?;
                 for place in places {
-                    sqlx::query(LINK).bind(id).bind(place.repo_id.uuid()).bind(org).bind(place.workspace_path)
+                    sqlx::query(INSERT_REPO_LINK).bind(id).bind(place.repo_id.uuid()).bind(org).bind(place.workspace_path)
                         .execute(&mut *tx).await?;
                 }
             }
@@ -205,12 +207,12 @@ impl Store {
 
     /// Deletes a configuration with its secrets; its sessions stay without one.
     pub async fn delete_configuration(&self, org: OrgId, id: ConfigurationId) -> Result<(), StoreError> {
-        const SESSIONS: &str =
+        const DETACH_SESSIONS: &str =
             "UPDATE sessions SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
         const SQL: &str = "DELETE FROM configurations WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         administer!(self, tx => {
-            sqlx::query(SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
+            sqlx::query(DETACH_SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
             let done = sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this configuration")) } else { Ok(()) }
         })

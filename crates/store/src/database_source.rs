@@ -27,7 +27,7 @@ pub struct DatabaseSource {
     pub updated_at: DateTime<Utc>,
 }
 
-/// What to change of a database. `None` keeps a value.
+/// Changes to a database's settings; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default)]
 pub struct DatabaseChange {
     pub name: Option<String>,

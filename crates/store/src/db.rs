@@ -12,7 +12,7 @@ use crate::postgres::lookup_batcher::LookupBatchers;
 use crate::sqlite::Sqlite;
 
 /// How long opening a connection may take, and how long SQLite waits for another process that writes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The open database. Cheap to clone.
 #[derive(Clone)]

@@ -44,14 +44,14 @@ impl DeviceLogin {
 impl Store {
     /// Stores a login, and deletes those that have expired.
     pub async fn create_device_login(&self, new: NewDeviceLogin) -> Result<(), StoreError> {
-        const PURGE: &str = "DELETE FROM device_logins WHERE expires_at <= $1";
-        const COUNT: &str = "SELECT count(*) FROM device_logins";
+        const DELETE_EXPIRED: &str = "DELETE FROM device_logins WHERE expires_at <= $1";
+        const COUNT_LOGINS: &str = "SELECT count(*) FROM device_logins";
         const SQL: &str =
             "INSERT INTO device_logins (device_hash, user_code, client_name, created_at, expires_at)
             VALUES ($1, $2, $3, $4, $5)";
         write!(self, Disk, tx => {
-            sqlx::query(PURGE).bind(new.at).execute(&mut *tx).await?;
-            let waiting: i64 = sqlx::query_scalar(COUNT).fetch_one(&mut *tx).await?;
+            sqlx::query(DELETE_EXPIRED).bind(new.at).execute(&mut *tx).await?;
+            let waiting: i64 = sqlx::query_scalar(COUNT_LOGINS).fetch_one(&mut *tx).await?;
             if waiting >= MOST_WAITING {
                 return Err(StoreError::Refused("too many devices wait for a login"));
             }
@@ -118,7 +118,7 @@ impl Store {
                 WHERE l.token_hash = device_logins.login_hash AND l.ended_at IS NULL AND l.expires_at > $4))";
         let hash = hash.to_vec();
         administer!(self, tx => {
-            let taken = sqlx::query(TAKE)
+            let taken = sqlx::query(DELETE_LOGIN)
                 .bind(hash).bind(key.org_id.uuid()).bind(key.user_id.uuid()).bind(key.at)
                 .execute(&mut *tx).await?;
             if taken.rows_affected() == 0 {

@@ -18,7 +18,7 @@ const SQLITE_TYPES: [(&str, &str); 6] = [
 ];
 
 /// Starts a section of a migration that one database alone runs; it ends at the next mark.
-const ONLY: &str = "--- only ";
+const SECTION_MARKER: &str = "--- only ";
 
 impl Dialect {
     fn name(self) -> &'static str {
@@ -33,7 +33,7 @@ impl Dialect {
         let mut meant = true;
         let mut out = String::with_capacity(text.len());
         for line in text.lines() {
-            if let Some(name) = line.strip_prefix(ONLY) {
+            if let Some(name) = line.strip_prefix(SECTION_MARKER) {
                 meant = name.trim() == self.name();
             } else if meant {
                 out.push_str(&self.line(line));

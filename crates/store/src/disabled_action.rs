@@ -101,21 +101,23 @@ impl Store {
         enabled: bool,
         at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        const COUNT: &str = "SELECT count(*) FROM disabled_actions WHERE org_id = $1 AND user_id = $2";
-        const ADD: &str = "INSERT INTO disabled_actions (org_id, user_id, source_id, action_id, created_at)
+        const COUNT_DISABLED: &str =
+            "SELECT count(*) FROM disabled_actions WHERE org_id = $1 AND user_id = $2";
+        const INSERT_DISABLED: &str =
+            "INSERT INTO disabled_actions (org_id, user_id, source_id, action_id, created_at)
             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (org_id, user_id, source_id, action_id) DO NOTHING";
-        const REMOVE: &str = "DELETE FROM disabled_actions
+        const DELETE_DISABLED: &str = "DELETE FROM disabled_actions
             WHERE org_id = $1 AND user_id = $2 AND source_id = $3 AND action_id = $4";
         let (org, user): (Uuid, Uuid) = (org.uuid(), user.uuid());
         let DisabledAction { source, action } = what;
         let action = action.unwrap_or_default();
         administer!(self, tx => {
             if enabled {
-                sqlx::query(REMOVE).bind(org).bind(user).bind(source).bind(action).execute(&mut *tx).await?;
+                sqlx::query(DELETE_DISABLED).bind(org).bind(user).bind(source).bind(action).execute(&mut *tx).await?;
                 return Ok(());
             }
-            sqlx::query(ADD).bind(org).bind(user).bind(source).bind(action).bind(at).execute(&mut *tx).await?;
-            let count: i64 = sqlx::query_scalar(COUNT).bind(org).bind(user).fetch_one(&mut *tx).await?;
+            sqlx::query(INSERT_DISABLED).bind(org).bind(user).bind(source).bind(action).bind(at).execute(&mut *tx).await?;
+            let count: i64 = sqlx::query_scalar(COUNT_DISABLED).bind(org).bind(user).fetch_one(&mut *tx).await?;
             if count > MAX_DISABLED {
                 return Err(StoreError::Refused("a user may disable at most 500 sources and actions"));
             }

@@ -43,12 +43,12 @@ macro_rules! insert {
 
 /// If the fence does not hold, the organization is NULL and the row is ignored. An INSERT … SELECT, as on PostgreSQL, would
 /// make SQLite copy the row to a temporary table first, because it reads the table that it writes.
-const SQLITE: &str =
+const INSERT_SQLITE: &str =
     insert!("INSERT OR IGNORE", concat!("VALUES ($1, $3, $4, (SELECT org_id", fence!(), "), $2, $5, $6)"));
 
 /// One round trip instead of four: the statement is the whole transaction, and turns `synchronous_commit` off by itself.
 /// The row lock makes a new owner wait, which would otherwise not see this batch.
-const POSTGRES: &str = insert!(
+const INSERT_POSTGRES: &str = insert!(
     "INSERT",
     concat!(
         "SELECT id, $3, $4, org_id, owner_epoch, $5, $6",
@@ -58,7 +58,7 @@ const POSTGRES: &str = insert!(
 );
 
 /// The same inside a larger transaction, which waits for the disk.
-pub(crate) const WITHIN: &str =
+pub(crate) const INSERT_IN_TRANSACTION: &str =
     insert!("INSERT", concat!("SELECT id, $3, $4, org_id, owner_epoch, $5, $6", fence!()));
 
 /// A batch that is appended in the transaction that saves the messages it completes.
@@ -75,7 +75,7 @@ pub struct NewBatch {
 macro_rules! append {
     ($connection:expr, $owner:expr, $batch:expr) => {{
         let ((session, epoch), batch) = ($owner.key(), $batch);
-        let done = sqlx::query($crate::event::WITHIN)
+        let done = sqlx::query($crate::event::INSERT_IN_TRANSACTION)
             .bind(session)
             .bind(epoch)
             .bind(batch.first_seq)
@@ -85,7 +85,7 @@ macro_rules! append {
             .execute(&mut *$connection)
             .await?;
         if done.rows_affected() == 0 {
-            $crate::owner::fenced!($connection, $owner, $crate::owner::HOLD);
+            $crate::owner::fenced!($connection, $owner, $crate::owner::LOCK_OWNED_SESSION);
             return Err($crate::StoreError::Refused($crate::event::NOT_RESERVED));
         }
     }};
@@ -116,11 +116,11 @@ impl Batch {
             ("$5", &frames),
             ("$6", &at),
         ];
-        appender.execute(SQLITE, &parameters, frames.len())
+        appender.execute(INSERT_SQLITE, &parameters, frames.len())
     }
 
     async fn append_by(self, writer: &Writer, frames: String) -> Result<u64, StoreError> {
-        let append = sqlx::query(SQLITE)
+        let append = sqlx::query(INSERT_SQLITE)
             .bind(self.session)
             .bind(self.epoch)
             .bind(self.first_seq)
@@ -136,7 +136,7 @@ impl Batch {
 }
 
 /// How many batches are read at a time.
-const PAGE: i64 = 32;
+const ROWS_PER_PAGE: i64 = 32;
 
 impl Store {
     /// Appends one batch. It survives a crash of this program; a power cut may lose the last batches.
@@ -159,7 +159,7 @@ impl Store {
                 }
             }
             Db::Postgres(postgres) => {
-                let append = sqlx::query(POSTGRES)
+                let append = sqlx::query(INSERT_POSTGRES)
                     .bind(session)
                     .bind(epoch)
                     .bind(first_seq)
@@ -199,9 +199,9 @@ impl Store {
         let mut batches: Vec<EventBatch> = Vec::new();
         loop {
             let page: Vec<EventBatch> = read!(self, pool => {
-                sqlx::query_as(SQL).bind(session).bind(after).bind(PAGE).fetch_all(pool).await
+                sqlx::query_as(SQL).bind(session).bind(after).bind(ROWS_PER_PAGE).fetch_all(pool).await
             })?;
-            let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+            let is_last = page.len() < usize::try_from(ROWS_PER_PAGE).unwrap_or(usize::MAX);
             for batch in page {
                 if bytes >= max_bytes && !batches.is_empty() {
                     return Ok(batches);
@@ -236,7 +236,7 @@ impl Store {
             AND last_seq <= (SELECT transcript_seq FROM sessions WHERE id = $1)";
         let owner = *owner;
         write!(self, Process, tx => {
-            fenced!(tx, owner, crate::owner::HOLD);
+            fenced!(tx, owner, crate::owner::LOCK_OWNED_SESSION);
             sqlx::query(SQL).bind(owner.session().uuid()).bind(up_to).execute(&mut *tx).await?;
             Ok(())
         })

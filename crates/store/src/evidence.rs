@@ -52,32 +52,33 @@ macro_rules! evidence {
     };
 }
 
-const CONTENT: &str = "INSERT INTO artifact_contents (org_id, artifact_id, content) VALUES ($1, $2, $3)
+const INSERT_CONTENT: &str =
+    "INSERT INTO artifact_contents (org_id, artifact_id, content) VALUES ($1, $2, $3)
     ON CONFLICT (org_id, artifact_id) DO NOTHING";
-const ARTIFACT: &str = "INSERT INTO artifacts (org_id, artifact_id, artifact_kind, hash_sha256, hash_source, scope,
+const INSERT_ARTIFACT: &str = "INSERT INTO artifacts (org_id, artifact_id, artifact_kind, hash_sha256, hash_source, scope,
     case_id, content_type, byte_size, lineage, created_at)
     VALUES ($1, $2, $3, $4, 'bytes', 'case', $5, $6, $7, $8, $9) ON CONFLICT (org_id, artifact_id) DO NOTHING";
-const FILE: &str =
+const INSERT_FILE: &str =
     "INSERT INTO evidence_files (org_id, session_id, key, run_id, artifact_id, content_type, byte_size,
     created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
 
 impl Store {
     /// Saves all files of an upload, or none. Saving the files of one call again replaces them.
     pub async fn save_evidence(&self, new: NewEvidence) -> Result<(), StoreError> {
-        const FORGET: &str =
+        const DELETE_FILES: &str =
             "DELETE FROM evidence_files WHERE org_id = $1 AND session_id = $2 AND run_id = $3";
         write!(self, Disk, tx => {
             let (org, session) = (new.org_id.uuid(), new.session_id.uuid());
-            sqlx::query(FORGET).bind(org).bind(session).bind(&new.run_id).execute(&mut *tx).await?;
+            sqlx::query(DELETE_FILES).bind(org).bind(session).bind(&new.run_id).execute(&mut *tx).await?;
             for NewEvidenceFile { key, artifact } in new.files {
                 let size = i64::try_from(artifact.content.len()).unwrap_or(i64::MAX);
                 let id = artifact.artifact_id;
-                sqlx::query(CONTENT).bind(org).bind(&id).bind(artifact.content).execute(&mut *tx).await?;
-                sqlx::query(ARTIFACT)
+                sqlx::query(INSERT_CONTENT).bind(org).bind(&id).bind(artifact.content).execute(&mut *tx).await?;
+                sqlx::query(INSERT_ARTIFACT)
                     .bind(org).bind(&id).bind(artifact.kind).bind(artifact.hash).bind(artifact.case_id)
                     .bind(&artifact.content_type).bind(size).bind(Json(artifact.lineage.value())).bind(artifact.at)
                     .execute(&mut *tx).await?;
-                sqlx::query(FILE)
+                sqlx::query(INSERT_FILE)
                     .bind(org).bind(session).bind(key).bind(&new.run_id).bind(&id)
                     .bind(&artifact.content_type).bind(size).bind(new.at)
                     .execute(&mut *tx).await?;

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use proto::{ConfigurationId, OrgId, RepoId, UserId};
 use uuid::Uuid;
 
-use crate::configuration::{LINK, configurations};
+use crate::configuration::{INSERT_REPO_LINK, configurations};
 use crate::gate::administer;
 use crate::member::HOLD_ORG;
 use crate::{Configuration, Store, StoreError};
@@ -47,14 +47,14 @@ pub struct FoundConfiguration {
 }
 
 /// The name of an unnamed directory.
-const LOCAL: &str = "Local Directory";
-const ONE: &str = configurations!("WHERE c.org_id = $1 AND c.id = $2");
+const LOCAL_NAME: &str = "Local Directory";
+const SELECT_CONFIGURATION: &str = configurations!("WHERE c.org_id = $1 AND c.id = $2");
 
 /// Repositories that the gateway can clone.
-const REPOS: &str = "SELECT id, name FROM repos WHERE org_id = $1 AND source <> 'local'
+const SELECT_REPOS: &str = "SELECT id, name FROM repos WHERE org_id = $1 AND source <> 'local'
     ORDER BY created_at, id";
 /// The managed configurations, those with a snapshot first because they start faster.
-const LINKS: &str = "SELECT c.id, cr.repo_id FROM configurations c
+const SELECT_LINKS: &str = "SELECT c.id, cr.repo_id FROM configurations c
     JOIN configuration_repos cr ON cr.configuration_id = c.id
     WHERE c.org_id = $1 AND c.kind = 'managed'
     ORDER BY CASE WHEN c.snapshot_id IS NULL THEN 1 ELSE 0 END, c.created_at, c.id";
@@ -74,15 +74,15 @@ impl Store {
         administer!(self, tx => {
             // No constraint makes a set of repositories unique, so callers take turns.
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
-            let all: Vec<(Uuid, String)> = sqlx::query_as(REPOS).bind(org).fetch_all(&mut *tx).await?;
+            let all: Vec<(Uuid, String)> = sqlx::query_as(SELECT_REPOS).bind(org).fetch_all(&mut *tx).await?;
             if all.is_empty() {
                 return Ok(None);
             }
             let chosen = select_repos(all, named.as_deref())?;
-            let links: Vec<(Uuid, Uuid)> = sqlx::query_as(LINKS).bind(org).fetch_all(&mut *tx).await?;
+            let links: Vec<(Uuid, Uuid)> = sqlx::query_as(SELECT_LINKS).bind(org).fetch_all(&mut *tx).await?;
             let exactly = named.is_some().then_some(chosen.as_slice());
             if let Some(id) = find_matching_configuration(&links, exactly) {
-                let configuration = sqlx::query_as(ONE).bind(org).bind(id).fetch_one(&mut *tx).await?;
+                let configuration = sqlx::query_as(SELECT_CONFIGURATION).bind(org).bind(id).fetch_one(&mut *tx).await?;
                 return Ok(Some(FoundConfiguration { configuration, is_new: false }));
             }
             let id = wanted.id.uuid();
@@ -91,9 +91,9 @@ impl Store {
                 .bind(wanted.at).execute(&mut *tx).await?;
             let paths = workspace_paths(chosen.iter().map(|(_, name)| name.as_str()));
             for ((repo, _), path) in chosen.iter().zip(paths) {
-                sqlx::query(LINK).bind(id).bind(repo).bind(org).bind(path).execute(&mut *tx).await?;
+                sqlx::query(INSERT_REPO_LINK).bind(id).bind(repo).bind(org).bind(path).execute(&mut *tx).await?;
             }
-            let configuration = sqlx::query_as(ONE).bind(org).bind(id).fetch_one(&mut *tx).await?;
+            let configuration = sqlx::query_as(SELECT_CONFIGURATION).bind(org).bind(id).fetch_one(&mut *tx).await?;
             Ok(Some(FoundConfiguration { configuration, is_new: true }))
         })
         .map_err(|error: StoreError| error.on_constraint("this configuration", "this organization or user"))
@@ -101,31 +101,31 @@ impl Store {
 
     /// Finds or creates the configuration of a user's directory. Of several concurrent callers, one creates it.
     pub async fn find_or_create_cli(&self, wanted: WantedCli) -> Result<FoundConfiguration, StoreError> {
-        const MAKE: &str =
+        const INSERT_CONFIGURATION: &str =
             "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, user_id,
             local_path_hash, created_by, created_at, updated_at)
             VALUES ($1, $2, $3, 'cli', 'pending', $4, $5, $6, $5, $7, $7)
             ON CONFLICT (org_id, user_id, local_path_hash) DO NOTHING";
-        const REPO: &str =
+        const INSERT_REPO: &str =
             "INSERT INTO repos (id, org_id, name, source, local_path_hash, default_branch, branch_given,
             is_private, added_by, created_at) VALUES ($1, $2, $3, 'local', $4, 'main', false, true, $5, $6)";
-        const FIND: &str =
+        const SELECT_BY_PATH: &str =
             configurations!("WHERE c.org_id = $1 AND c.user_id = $2 AND c.local_path_hash = $3");
         administer!(self, tx => {
             let (org, user, id) = (wanted.org_id.uuid(), wanted.user_id.uuid(), wanted.id.uuid());
-            let (hash, name) = (wanted.local_path_hash, wanted.display_name.unwrap_or_else(|| LOCAL.to_owned()));
-            let made = sqlx::query(MAKE)
+            let (hash, name) = (wanted.local_path_hash, wanted.display_name.unwrap_or_else(|| LOCAL_NAME.to_owned()));
+            let made = sqlx::query(INSERT_CONFIGURATION)
                 .bind(id).bind(org).bind(&name).bind(wanted.sandbox_provider).bind(user).bind(&hash)
                 .bind(wanted.at).execute(&mut *tx).await?;
             let is_new = made.rows_affected() == 1;
             if is_new {
                 let repo = wanted.repo_id.uuid();
-                sqlx::query(REPO)
+                sqlx::query(INSERT_REPO)
                     .bind(repo).bind(org).bind(&name).bind(&hash).bind(user).bind(wanted.at)
                     .execute(&mut *tx).await?;
-                sqlx::query(LINK).bind(id).bind(repo).bind(org).bind(".").execute(&mut *tx).await?;
+                sqlx::query(INSERT_REPO_LINK).bind(id).bind(repo).bind(org).bind(".").execute(&mut *tx).await?;
             }
-            let configuration = sqlx::query_as(FIND).bind(org).bind(user).bind(hash).fetch_one(&mut *tx).await?;
+            let configuration = sqlx::query_as(SELECT_BY_PATH).bind(org).bind(user).bind(hash).fetch_one(&mut *tx).await?;
             Ok(FoundConfiguration { configuration, is_new })
         })
         .map_err(|error: StoreError| {

@@ -37,9 +37,9 @@ use crate::{
 };
 
 /// Callers wait when more writes than this are queued.
-const QUEUE: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 /// The most writes of one transaction, so that the first caller does not wait too long.
-const BATCH: usize = 128;
+const MAX_BATCH: usize = 128;
 
 /// Changes that are committed together.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ pub(crate) struct WriteQueue {
 impl WriteQueue {
     /// Starts the writer of a file, which takes turns with the general writer by the lock.
     pub(crate) fn sqlite(file: &Path, lock: WriteLock) -> Self {
-        let (sender, queue) = mpsc::channel(QUEUE);
+        let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
         let (file, failure) = (file.to_owned(), SyncFailure::default());
         let this = Self { queue: sender, sync_failure: failure.clone() };
         std::thread::spawn(move || {
@@ -189,7 +189,7 @@ impl WriteQueue {
 
     /// Starts the writer of a PostgreSQL database.
     pub(crate) fn postgres(server: Postgres) -> Self {
-        let (sender, queue) = mpsc::channel(QUEUE);
+        let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
         tokio::spawn(postgres::gate_writer::work(server, Inbox { queue, closers: Vec::new() }));
         Self { queue: sender, sync_failure: SyncFailure::default() }
     }
@@ -213,7 +213,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Adds the writes that have been queued meanwhile, up to a full batch.
     pub(crate) fn fill(&mut self, jobs: &mut Vec<Job>) {
-        while jobs.len() < BATCH
+        while jobs.len() < MAX_BATCH
             && let Ok(request) = self.queue.try_recv()
         {
             self.accept(request, jobs);
@@ -361,7 +361,7 @@ pub(crate) fn reply(senders: Vec<ReplySender>, result: Result<Vec<Written>, Stor
 
 fn send(replies: impl IntoIterator<Item = (ReplySender, Result<Written, StoreError>)>) {
     for (sender, result) in replies {
-        // The caller may be gone; the write stands all the same.
+        // The caller may be gone; the write is committed anyway.
         let _ = sender.send(result);
     }
 }

@@ -44,7 +44,7 @@ pub enum Begin {
 }
 
 /// How long a response is kept.
-const KEPT: TimeDelta = TimeDelta::hours(24);
+const KEY_LIFETIME: TimeDelta = TimeDelta::hours(24);
 /// How long a request may take. Longer than any honest one (a cold boot with its clone takes minutes), or a slow request and
 /// its repetition would both run. Short enough that a client that keeps retrying after a crash of ours still
 /// succeeds.
@@ -59,30 +59,31 @@ impl Store {
         dead_since: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Begin, StoreError> {
-        const FREE: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND state = 'in_flight'
+        const DELETE_ABANDONED: &str =
+            "DELETE FROM idempotency_keys WHERE org_id = $1 AND state = 'in_flight'
             AND instance <> $3 AND instance NOT IN (SELECT id FROM instances WHERE seen_at >= $2)";
-        const PURGE: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND expires_at < $2";
-        const RESERVE: &str = "INSERT INTO idempotency_keys
+        const DELETE_EXPIRED: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND expires_at < $2";
+        const INSERT_KEY: &str = "INSERT INTO idempotency_keys
             (org_id, caller, route, key, fingerprint, state, created_at, expires_at, instance)
             VALUES ($1, $2, $3, $4, $5, 'in_flight', $6, $7, $8)
             ON CONFLICT (org_id, caller, route, key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 'in_flight',
             response_status = NULL, response = NULL, created_at = excluded.created_at,
             expires_at = excluded.expires_at, instance = excluded.instance WHERE idempotency_keys.expires_at <= $6";
-        const FIND: &str = "SELECT fingerprint, response_status, response FROM idempotency_keys
+        const SELECT_KEY: &str = "SELECT fingerprint, response_status, response FROM idempotency_keys
             WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4";
         type Found = (String, Option<i64>, Option<Json<JsonValue>>);
         write!(self, Disk, tx => {
             let org = request.org_id.uuid();
-            sqlx::query(PURGE).bind(org).bind(long_before(now)).execute(&mut *tx).await?;
-            sqlx::query(FREE).bind(org).bind(dead_since).bind(&request.instance).execute(&mut *tx).await?;
-            let reserved = sqlx::query(RESERVE)
+            sqlx::query(DELETE_EXPIRED).bind(org).bind(long_before(now)).execute(&mut *tx).await?;
+            sqlx::query(DELETE_ABANDONED).bind(org).bind(dead_since).bind(&request.instance).execute(&mut *tx).await?;
+            let reserved = sqlx::query(INSERT_KEY)
                 .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
                 .bind(&request.fingerprint).bind(now).bind(now + IN_FLIGHT).bind(&request.instance)
                 .execute(&mut *tx).await?;
             if reserved.rows_affected() == 1 {
                 return Ok(Begin::Fresh(Reservation { request, since: now }));
             }
-            let found: Option<Found> = sqlx::query_as(FIND)
+            let found: Option<Found> = sqlx::query_as(SELECT_KEY)
                 .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
                 .fetch_optional(&mut *tx).await?;
             Ok(match found {
@@ -113,7 +114,7 @@ impl Store {
         write!(self, Disk, tx => {
             sqlx::query(SQL)
                 .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(since)
-                .bind(i64::from(status)).bind(Json(storable_json(body))).bind(now + KEPT)
+                .bind(i64::from(status)).bind(Json(storable_json(body))).bind(now + KEY_LIFETIME)
                 .execute(&mut *tx).await?;
             Ok(())
         })

@@ -13,7 +13,7 @@ use crate::db::read;
 use crate::row::{from_row, word};
 use crate::{Store, StoreError};
 
-/// Whose inbox is read, and how much of it.
+/// Selects the entries of an inbox, and the page of them.
 #[derive(Clone, Debug)]
 pub struct InboxFilter {
     pub org: OrgId,

@@ -7,7 +7,7 @@
 use crate::Store;
 use crate::db::Db;
 
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 
 impl Store {
     /// A query that returns the incarnation, or NULL if it is unknown, and its one parameter. Run it in the transaction that
@@ -15,7 +15,7 @@ impl Store {
     pub(crate) fn incarnation(&self) -> (&'static str, Option<String>) {
         match &self.db {
             Db::Sqlite(_) => {
-                let boot = std::fs::read_to_string(BOOT).ok();
+                let boot = std::fs::read_to_string(BOOT_ID_FILE).ok();
                 ("SELECT $1", boot.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()))
             }
             Db::Postgres(_) => (

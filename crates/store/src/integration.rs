@@ -152,12 +152,13 @@ impl Store {
         org: OrgId,
         automation: AutomationId,
     ) -> Result<Option<Vec<IntegrationId>>, StoreError> {
-        const CHOSEN: &str = "SELECT integrations_chosen FROM automations WHERE org_id = $1 AND id = $2";
+        const SELECT_CHOSEN: &str =
+            "SELECT integrations_chosen FROM automations WHERE org_id = $1 AND id = $2";
         const SQL: &str = "SELECT c.integration_id FROM automation_connections c
             WHERE c.org_id = $1 AND c.automation_id = $2 ORDER BY c.integration_id";
         let (org, automation) = (org.uuid(), automation.uuid());
         let chosen: Option<bool> = read!(self, pool =>
-            sqlx::query_scalar(CHOSEN).bind(org).bind(automation).fetch_optional(pool).await)?;
+            sqlx::query_scalar(SELECT_CHOSEN).bind(org).bind(automation).fetch_optional(pool).await)?;
         if !chosen.ok_or(StoreError::Missing("this automation"))? {
             return Ok(None);
         }
@@ -173,8 +174,10 @@ impl Store {
         automation: AutomationId,
         chosen: Option<Vec<IntegrationId>>,
     ) -> Result<(), StoreError> {
-        const MARK: &str = "UPDATE automations SET integrations_chosen = $3 WHERE org_id = $1 AND id = $2";
-        const CLEAR: &str = "DELETE FROM automation_connections WHERE org_id = $1 AND automation_id = $2";
+        const SET_CHOSEN: &str =
+            "UPDATE automations SET integrations_chosen = $3 WHERE org_id = $1 AND id = $2";
+        const DELETE_CONNECTIONS: &str =
+            "DELETE FROM automation_connections WHERE org_id = $1 AND automation_id = $2";
         const SQL: &str = "INSERT INTO automation_connections (automation_id, integration_id, org_id)
             SELECT $1, i.id, i.org_id FROM integrations i WHERE i.org_id = $2 AND i.id = $3";
         let (org, automation) = (org.uuid(), automation.uuid());
@@ -183,11 +186,11 @@ impl Store {
         ids.sort_unstable();
         ids.dedup();
         administer!(self, tx => {
-            let done = sqlx::query(MARK).bind(org).bind(automation).bind(is_chosen).execute(&mut *tx).await?;
+            let done = sqlx::query(SET_CHOSEN).bind(org).bind(automation).bind(is_chosen).execute(&mut *tx).await?;
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this automation"));
             }
-            sqlx::query(CLEAR).bind(org).bind(automation).execute(&mut *tx).await?;
+            sqlx::query(DELETE_CONNECTIONS).bind(org).bind(automation).execute(&mut *tx).await?;
             for id in ids {
                 let done = sqlx::query(SQL).bind(automation).bind(org).bind(id).execute(&mut *tx).await?;
                 if done.rows_affected() == 0 {

@@ -188,7 +188,7 @@ macro_rules! expire_requests {
         // Not by SQL, whose order depends on the database's collation.
         runs.sort_unstable();
         for run in runs {
-            let expire = sqlx::query($crate::invocation::EXPIRE).bind($org).bind(run).bind($at);
+            let expire = sqlx::query($crate::invocation::EXPIRE_INVOCATION).bind($org).bind(run).bind($at);
             expire.execute(&mut *$connection).await?;
         }
     }};

@@ -63,7 +63,7 @@ from_row!(EntryRow, row => EntryRow(Entry {
     record: row.try_get("record")?,
 }));
 
-pub(crate) const CHECKPOINTS: &str =
+pub(crate) const SELECT_CHECKPOINTS: &str =
     "SELECT size, root, key_id, signature, created_at FROM ledger_checkpoints ORDER BY size";
 
 pub(crate) fn hash(text: &str) -> sqlx::Result<Hash> {
@@ -90,7 +90,7 @@ impl Store {
             (SELECT position FROM events_of_runs WHERE org_id = $5 AND case_id = $4
             UNION ALL SELECT position FROM ledger_events WHERE case_id = $4 AND unattached)
             AND case_id || '' = $4 AND chain || '' = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
-        const ALL: &str =
+        const SELECT_EVENTS: &str =
             "SELECT chain, sequence, record FROM ledger_events WHERE chain = $1 AND sequence > $2
             ORDER BY sequence LIMIT $3";
         let (after, limit) = (filter.after, filter.limit);
@@ -101,7 +101,7 @@ impl Store {
                 .bind(limit).bind(run).bind(case).bind(org).fetch_all(pool).await),
             (None, Some(case)) => read!(self, pool => sqlx::query_as(OF_CASE)
                 .bind(chain).bind(after).bind(limit).bind(case).bind(org).fetch_all(pool).await),
-            (None, None) => read!(self, pool => sqlx::query_as(ALL)
+            (None, None) => read!(self, pool => sqlx::query_as(SELECT_EVENTS)
                 .bind(chain).bind(after).bind(limit).fetch_all(pool).await),
         };
         Ok(found?)
@@ -207,6 +207,6 @@ impl Store {
 
     /// All checkpoints, the smallest first.
     pub async fn checkpoints(&self) -> Result<Vec<KeptCheckpoint>, StoreError> {
-        Ok(read!(self, pool => sqlx::query_as(CHECKPOINTS).fetch_all(pool).await)?)
+        Ok(read!(self, pool => sqlx::query_as(SELECT_CHECKPOINTS).fetch_all(pool).await)?)
     }
 }

@@ -18,11 +18,11 @@ pub struct NewLoginCode {
 
 impl Store {
     pub async fn create_login_code(&self, code: NewLoginCode) -> Result<(), StoreError> {
-        const PURGE: &str = "DELETE FROM login_codes WHERE org_id = $1 AND expires_at < $2";
+        const DELETE_EXPIRED: &str = "DELETE FROM login_codes WHERE org_id = $1 AND expires_at < $2";
         const SQL: &str = "INSERT INTO login_codes (code_hash, org_id, user_id, expires_at)
             VALUES ($1, $2, $3, $4)";
         write!(self, Disk, tx => {
-            sqlx::query(PURGE).bind(code.org_id.uuid()).bind(long_before(code.at)).execute(&mut *tx).await?;
+            sqlx::query(DELETE_EXPIRED).bind(code.org_id.uuid()).bind(long_before(code.at)).execute(&mut *tx).await?;
             sqlx::query(SQL)
                 .bind(code.code_hash.to_vec()).bind(code.org_id.uuid()).bind(code.user_id.uuid())
                 .bind(code.expires_at)

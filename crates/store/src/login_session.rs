@@ -17,11 +17,11 @@ pub struct NewLoginSession {
 
 impl Store {
     pub async fn create_login_session(&self, new: NewLoginSession) -> Result<(), StoreError> {
-        const PURGE: &str = "DELETE FROM login_sessions WHERE org_id = $1 AND expires_at < $2";
+        const DELETE_EXPIRED: &str = "DELETE FROM login_sessions WHERE org_id = $1 AND expires_at < $2";
         const SQL: &str = "INSERT INTO login_sessions (token_hash, org_id, user_id, created_at, expires_at)
             VALUES ($1, $2, $3, $4, $5)";
         write!(self, Disk, tx => {
-            sqlx::query(PURGE).bind(new.org_id.uuid()).bind(long_before(new.at)).execute(&mut *tx).await?;
+            sqlx::query(DELETE_EXPIRED).bind(new.org_id.uuid()).bind(long_before(new.at)).execute(&mut *tx).await?;
             sqlx::query(SQL)
                 .bind(new.token_hash.to_vec()).bind(new.org_id.uuid()).bind(new.user_id.uuid())
                 .bind(new.at).bind(new.expires_at)

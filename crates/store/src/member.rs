@@ -48,7 +48,7 @@ macro_rules! members {
 
 /// Locks the organization until the end of the transaction, so that two owners cannot remove each other at once.
 pub(crate) const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
-const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
+const SELECT_ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
 const OTHER_OWNERS: &str =
     "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";
 const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
@@ -56,16 +56,16 @@ const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
 impl Store {
     /// Adds a member and returns the user's id: the given one, or that of the existing user with this address.
     pub async fn add_member(&self, new: NewMember) -> Result<UserId, StoreError> {
-        const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)
+        const INSERT_USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)
             ON CONFLICT (email) DO NOTHING";
-        const FIND: &str = "SELECT id FROM users WHERE email = $1";
-        const MEMBER: &str =
+        const SELECT_USER: &str = "SELECT id FROM users WHERE email = $1";
+        const INSERT_MEMBER: &str =
             "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, $4, $5)";
         let email = new.email.to_lowercase();
         administer!(self, tx => {
-            sqlx::query(USER).bind(new.user_id.uuid()).bind(&email).bind(new.at).execute(&mut *tx).await?;
-            let user: Uuid = sqlx::query_scalar(FIND).bind(email).fetch_one(&mut *tx).await?;
-            sqlx::query(MEMBER)
+            sqlx::query(INSERT_USER).bind(new.user_id.uuid()).bind(&email).bind(new.at).execute(&mut *tx).await?;
+            let user: Uuid = sqlx::query_scalar(SELECT_USER).bind(email).fetch_one(&mut *tx).await?;
+            sqlx::query(INSERT_MEMBER)
                 .bind(new.org_id.uuid()).bind(user).bind(new.name).bind(new.role.as_str()).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(UserId::from(user))
@@ -114,7 +114,7 @@ impl Store {
         let (org, user) = (org.uuid(), user.uuid());
         administer!(self, tx => {
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
-            let now: Option<String> = sqlx::query_scalar(ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
+            let now: Option<String> = sqlx::query_scalar(SELECT_ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
             let now = now.ok_or(StoreError::Missing("this member"))?;
             let others: i64 = sqlx::query_scalar(OTHER_OWNERS).bind(org).bind(user).fetch_one(&mut *tx).await?;
             if now == Role::Owner.as_str() && others == 0 && role != Some(Role::Owner) {

@@ -153,6 +153,6 @@ impl From<StoredTool> for ToolCall {
 
 /// A time from the wire. An agent may send any number, so it is clamped to what both databases can store.
 fn time(millis: i64) -> DateTime<Utc> {
-    const LAST: i64 = 253_402_300_799_999;
-    DateTime::from_timestamp_millis(millis.clamp(0, LAST)).unwrap_or_default()
+    const MAX_MILLIS: i64 = 253_402_300_799_999;
+    DateTime::from_timestamp_millis(millis.clamp(0, MAX_MILLIS)).unwrap_or_default()
 }

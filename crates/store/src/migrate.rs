@@ -41,7 +41,7 @@ impl Migration {
     }
 }
 
-const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
+const CREATE_MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version BIGINT PRIMARY KEY,
     name TEXT NOT NULL,
     checksum TEXT NOT NULL,
@@ -79,7 +79,9 @@ pub(crate) async fn sqlite(connection: &mut SqliteConnection, clock: &Clock) -> 
         return Ok(());
     }
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    raw_sql(AssertSqlSafe(Dialect::Sqlite.render(CREATE))).execute(&mut *transaction).await?;
+    raw_sql(AssertSqlSafe(Dialect::Sqlite.render(CREATE_MIGRATIONS_TABLE)))
+        .execute(&mut *transaction)
+        .await?;
     let done = applied_sqlite(&mut transaction).await?;
     for migration in missing(&done)? {
         let sql = Dialect::Sqlite.render(migration.text);
@@ -103,8 +105,8 @@ async fn postgres_within(
     let patience = format!("SET LOCAL lock_timeout = '{}ms'", patience.as_millis());
     raw_sql(AssertSqlSafe(patience)).execute(&mut *transaction).await?;
     raw_sql(POSTGRES_LOCK).execute(&mut *transaction).await?;
-    raw_sql(CREATE).execute(&mut *transaction).await?;
-    let done = sqlx::query_as(APPLIED).fetch_all(&mut *transaction).await?;
+    raw_sql(CREATE_MIGRATIONS_TABLE).execute(&mut *transaction).await?;
+    let done = sqlx::query_as(SELECT_APPLIED).fetch_all(&mut *transaction).await?;
     for migration in missing(&done)? {
         let sql = Dialect::Postgres.render(migration.text);
         raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
@@ -132,10 +134,10 @@ pub(crate) fn explain_lock_timeout(error: StoreError, url: &str) -> StoreError {
     }
 }
 
-pub(crate) const APPLIED: &str = "SELECT version, checksum FROM schema_migrations ORDER BY version";
+pub(crate) const SELECT_APPLIED: &str = "SELECT version, checksum FROM schema_migrations ORDER BY version";
 
 async fn applied_sqlite(connection: &mut SqliteConnection) -> sqlx::Result<Vec<(i64, String)>> {
-    sqlx::query_as(APPLIED).fetch_all(connection).await
+    sqlx::query_as(SELECT_APPLIED).fetch_all(connection).await
 }
 
 /// The steps that have not run yet. Fails if a step has run that this program does not have.

@@ -92,7 +92,7 @@ macro_rules! unless_known {
     };
 }
 
-const UNREPORTED: &str = concat!(
+const SELECT_UNREPORTED: &str = concat!(
     "SELECT n.org_id, 'approval' AS kind, i.id AS subject_id, '' AS question_id, CAST(0 AS BIGINT) AS attempts
     FROM notification_settings n JOIN runs r ON r.org_id = n.org_id AND r.status = 'created'
     JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
@@ -109,17 +109,17 @@ const UNREPORTED: &str = concat!(
     " LIMIT $3"
 );
 
-const APPROVAL: &str =
+const SELECT_APPROVAL: &str =
     "SELECT i.session_id, i.integration, i.action, i.risk, NULL AS automation, NULL AS status,
     i.created_at AS since, i.expires_at FROM invocations i
     JOIN runs r ON r.org_id = i.org_id AND r.run_id = i.run_id
     WHERE i.org_id = $1 AND i.id = $2 AND $3 = '' AND r.status = 'created' AND i.decided_by IS NULL
     AND i.expires_at > $4";
-const QUESTION: &str =
+const SELECT_QUESTION: &str =
     "SELECT q.session_id, NULL AS integration, NULL AS action, NULL AS risk, NULL AS automation, NULL AS status,
     q.asked_at AS since, q.expires_at FROM questions q
     WHERE q.org_id = $1 AND q.session_id = $2 AND q.id = $3 AND q.state = 'open' AND q.expires_at > $4";
-const RUN: &str =
+const SELECT_RUN: &str =
     "SELECT r.session_id, NULL AS integration, NULL AS action, NULL AS risk, a.name AS automation, r.status,
     r.completed_at AS since, NULL AS expires_at FROM automation_runs r
     JOIN automations a ON a.id = r.automation_id AND a.org_id = r.org_id
@@ -157,7 +157,7 @@ impl Store {
     /// Ends an organization's notifications, also those that were not delivered yet.
     pub async fn delete_notification_settings(&self, org: OrgId) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM notification_settings WHERE org_id = $1";
-        const DROP: &str =
+        const DROP_PENDING: &str =
             "UPDATE notifications SET state = 'dropped' WHERE org_id = $1 AND state = 'pending'";
         let org = org.uuid();
         administer!(self, tx => {
@@ -165,7 +165,7 @@ impl Store {
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this setting"));
             }
-            sqlx::query(DROP).bind(org).execute(&mut *tx).await?;
+            sqlx::query(DROP_PENDING).bind(org).execute(&mut *tx).await?;
             Ok(())
         })
     }
@@ -179,7 +179,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Notification>, StoreError> {
         Ok(read!(self, pool =>
-            sqlx::query_as(UNREPORTED).bind(now).bind(recent).bind(limit).fetch_all(pool).await)?)
+            sqlx::query_as(SELECT_UNREPORTED).bind(now).bind(recent).bind(limit).fetch_all(pool).await)?)
     }
 
     /// Adds notifications that are due at once. One that exists stays as it is.
@@ -232,9 +232,9 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Option<NotificationSubject>, StoreError> {
         let sql = match of.kind {
-            NotificationKind::Approval => APPROVAL,
-            NotificationKind::Question => QUESTION,
-            NotificationKind::Run => RUN,
+            NotificationKind::Approval => SELECT_APPROVAL,
+            NotificationKind::Question => SELECT_QUESTION,
+            NotificationKind::Run => SELECT_RUN,
         };
         let (org, subject, question) = (of.org_id.uuid(), of.subject_id, of.question_id.as_str());
         Ok(read!(self, pool => sqlx::query_as(sql)
@@ -279,14 +279,14 @@ impl Store {
 
     /// How an organization's notifications fare.
     pub async fn notification_counts(&self, org: OrgId) -> Result<NotificationCounts, StoreError> {
-        const COUNT: &str = "SELECT count(*) FROM notifications WHERE org_id = $1 AND state = $2";
+        const COUNT_BY_STATE: &str = "SELECT count(*) FROM notifications WHERE org_id = $1 AND state = $2";
         const LATEST_ERROR: &str = "SELECT last_error FROM notifications
             WHERE org_id = $1 AND last_error IS NOT NULL ORDER BY available_at DESC LIMIT 1";
         let (org, mut counts) = (org.uuid(), [0_i64; 2]);
         for (count, state) in counts.iter_mut().zip([NotificationState::Pending, NotificationState::Failed]) {
             let state = state.as_str();
             *count = read!(self, pool =>
-                sqlx::query_scalar(COUNT).bind(org).bind(state).fetch_one(pool).await)?;
+                sqlx::query_scalar(COUNT_BY_STATE).bind(org).bind(state).fetch_one(pool).await)?;
         }
         let last_error =
             read!(self, pool => sqlx::query_scalar(LATEST_ERROR).bind(org).fetch_optional(pool).await)?;

@@ -50,10 +50,10 @@ impl Store {
     /// Creates the first organization with its owner, unless there is one already. Of several concurrent callers,
     /// one gets `true`.
     pub async fn create_first_owner(&self, first: FirstOwner) -> Result<bool, StoreError> {
-        const CLAIM: &str = "INSERT INTO organizations (id, name, created_at)
+        const INSERT_FIRST_ORG: &str = "INSERT INTO organizations (id, name, created_at)
             SELECT $1, $2, $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
-        const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)";
-        const OWNER: &str =
+        const INSERT_USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)";
+        const INSERT_OWNER: &str =
             "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, 'owner', $4)";
         let is_postgres = matches!(self.db, Db::Postgres(_));
         let FirstOwner { org, user, email } = first;
@@ -63,12 +63,12 @@ impl Store {
             if is_postgres {
                 sqlx::query("LOCK TABLE organizations IN EXCLUSIVE MODE").execute(&mut *tx).await?;
             }
-            let made = sqlx::query(CLAIM).bind(org.id.uuid()).bind(org.name).bind(org.at).execute(&mut *tx).await?;
+            let made = sqlx::query(INSERT_FIRST_ORG).bind(org.id.uuid()).bind(org.name).bind(org.at).execute(&mut *tx).await?;
             if made.rows_affected() == 0 {
                 return Ok(false);
             }
-            sqlx::query(USER).bind(user.uuid()).bind(&email).bind(org.at).execute(&mut *tx).await?;
-            sqlx::query(OWNER).bind(org.id.uuid()).bind(user.uuid()).bind(email).bind(org.at).execute(&mut *tx).await?;
+            sqlx::query(INSERT_USER).bind(user.uuid()).bind(&email).bind(org.at).execute(&mut *tx).await?;
+            sqlx::query(INSERT_OWNER).bind(org.id.uuid()).bind(user.uuid()).bind(email).bind(org.at).execute(&mut *tx).await?;
             Ok(true)
         })
     }

@@ -62,28 +62,29 @@ macro_rules! fenced {
 pub(crate) use fenced;
 
 /// Locks the session until the end of the transaction, so that no new owner is granted meanwhile.
-pub(crate) const HOLD: &str =
+pub(crate) const LOCK_OWNED_SESSION: &str =
     "UPDATE sessions SET owner_epoch = owner_epoch WHERE id = $1 AND owner_epoch = $2";
 
 impl Store {
     /// Makes `instance` the owner of a session. Former owners can write nothing from then on, and the result includes what they
     /// wrote before.
     pub async fn own_session(&self, id: SessionId, instance: &str) -> Result<Owned, StoreError> {
-        const GRANT: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2,
+        const TAKE_OWNERSHIP: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2,
             seq_floor = CASE WHEN seq_incarnation = $3 THEN seq_floor ELSE seq_reserved END, seq_incarnation = $3
             WHERE id = $1 RETURNING owner_epoch, seq_floor";
-        const RECORD: &str = records!("WHERE s.id = $1");
-        const LOGGED: &str = "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
+        const SELECT_RECORD: &str = records!("WHERE s.id = $1");
+        const SELECT_LAST_LOGGED: &str =
+            "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
         let (uuid, instance) = (id.uuid(), instance.to_owned());
         let (incarnation, boot) = self.incarnation();
         write!(self, Disk, tx => {
             let incarnation: Option<String> = sqlx::query_scalar(incarnation).bind(boot).fetch_one(&mut *tx).await?;
             let granted: Option<(i64, i64)> =
-                sqlx::query_as(GRANT).bind(uuid).bind(instance).bind(incarnation).fetch_optional(&mut *tx).await?;
+                sqlx::query_as(TAKE_OWNERSHIP).bind(uuid).bind(instance).bind(incarnation).fetch_optional(&mut *tx).await?;
             let (epoch, floor) = granted.ok_or(StoreError::Missing("this session"))?;
             // After the grant, because a former owner's write is either finished or will be refused.
-            let logged: i64 = sqlx::query_scalar(LOGGED).bind(uuid).fetch_one(&mut *tx).await?;
-            let record: SessionRecord = sqlx::query_as(RECORD).bind(uuid).fetch_one(&mut *tx).await?;
+            let logged: i64 = sqlx::query_scalar(SELECT_LAST_LOGGED).bind(uuid).fetch_one(&mut *tx).await?;
+            let record: SessionRecord = sqlx::query_as(SELECT_RECORD).bind(uuid).fetch_one(&mut *tx).await?;
             let owner = Owner { session: id, org: record.org_id, epoch };
             let head = logged.max(record.transcript_seq).max(floor);
             Ok(Owned { owner, record, head })

@@ -17,15 +17,15 @@ use tokio::time::timeout;
 
 pub use self::instance_lock::InstanceLock;
 pub use self::open::{describe_url, probe_postgres};
-use crate::db::PATIENCE;
+use crate::db::ACQUIRE_TIMEOUT;
 use crate::error::is_unavailable;
 use crate::{Durability, StoreError};
 
 /// How long the server may take to answer. Our queries are short; one that hangs must not block its request for ever.
-const ANSWER: Duration = Duration::from_secs(30);
-const CONNECTIONS: u32 = 16;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_CONNECTIONS: u32 = 16;
 /// A connection that was used this recently is not pinged before it is used again.
-const TRUSTED: Duration = Duration::from_secs(1);
+const SKIP_PING_WITHIN: Duration = Duration::from_secs(1);
 
 /// What makes a database empty before a dump is loaded into it: a dump of an older schema would otherwise leave tables of a
 /// newer one behind.
@@ -52,15 +52,15 @@ impl Postgres {
         let broken = LastBroken { clock: Clock::system(), last: Arc::default() };
         let known = broken.clone();
         let pool = PgPoolOptions::new()
-            .max_connections(CONNECTIONS)
+            .max_connections(MAX_CONNECTIONS)
             .min_connections(0)
-            .acquire_timeout(PATIENCE)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
             // A ping before every use would take half as long as a lookup by key.
             .test_before_acquire(false)
             .before_acquire(move |connection, state| {
                 let known = known.clone();
                 Box::pin(async move {
-                    if state.idle_for > TRUSTED || known.within(state.idle_for) {
+                    if state.idle_for > SKIP_PING_WITHIN || known.within(state.idle_for) {
                         connection.ping().await.inspect_err(|error| known.note(error))?;
                     }
                     Ok(true)
@@ -75,7 +75,7 @@ impl Postgres {
         &self,
         query: impl Future<Output = sqlx::Result<T>>,
     ) -> sqlx::Result<T> {
-        let done = timeout(ANSWER, query).await.unwrap_or_else(|_| Err(no_answer()));
+        let done = timeout(ANSWER_TIMEOUT, query).await.unwrap_or_else(|_| Err(no_answer()));
         done.inspect_err(|error| self.broken.note(error))
     }
 
@@ -94,7 +94,8 @@ impl Postgres {
             Ok(value)
         };
         // After a timeout the commit may or may not have happened.
-        let done = timeout(ANSWER, work).await.unwrap_or_else(|_| Err(StoreError::Failed(no_answer())));
+        let done =
+            timeout(ANSWER_TIMEOUT, work).await.unwrap_or_else(|_| Err(StoreError::Failed(no_answer())));
         done.inspect_err(|error| {
             if let StoreError::Failed(error) = error {
                 self.broken.note(error);
@@ -118,6 +119,6 @@ impl LastBroken {
 }
 
 fn no_answer() -> sqlx::Error {
-    let text = format!("no answer from PostgreSQL within {} s", ANSWER.as_secs());
+    let text = format!("no answer from PostgreSQL within {} s", ANSWER_TIMEOUT.as_secs());
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
 }

@@ -6,7 +6,7 @@ use proto::{PromptState, SessionId};
 use sqlx::types::Json;
 
 use crate::db::{read, write};
-use crate::owner::{HOLD, fenced};
+use crate::owner::{LOCK_OWNED_SESSION, fenced};
 use crate::row::{from_row, optional_word, storable, word};
 use crate::{Owner, Store, StoreError};
 
@@ -92,7 +92,7 @@ impl Store {
         let owner = *owner;
         let images: Vec<String> = prompt.images.into_iter().map(storable).collect();
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let done = sqlx::query(SQL)
                 .bind(owner.session().uuid()).bind(storable(prompt.id)).bind(owner.org().uuid())
                 .bind(storable(prompt.content)).bind(Json(images)).bind(prompt.sender_id.map(storable))
@@ -141,7 +141,7 @@ impl Store {
         const SQL: &str = "UPDATE prompts SET state = $3 WHERE session_id = $1 AND id = $2";
         let (owner, id) = (*owner, id.to_owned());
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let done = sqlx::query(SQL)
                 .bind(owner.session().uuid()).bind(id).bind(state.as_str()).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this prompt")) } else { Ok(()) }

@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::db::{read, write};
-use crate::owner::{HOLD, fenced};
+use crate::owner::{LOCK_OWNED_SESSION, fenced};
 use crate::row::{from_row, storable, word};
 use crate::{Owner, Store, StoreError};
 
@@ -81,7 +81,7 @@ impl Store {
         let NewQuestion { question, prompt_id, asked_at, expires_at } = new;
         let items: Vec<QuestionItem> = question.questions.into_iter().map(storable_item).collect();
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let done = sqlx::query(SQL)
                 .bind(owner.session().uuid()).bind(storable(question.question_id)).bind(owner.org().uuid())
                 .bind(prompt_id).bind(question.kind.as_str()).bind(Json(items))
@@ -105,7 +105,7 @@ impl Store {
         let answers: Vec<Vec<String>> =
             answers.into_iter().map(|texts| texts.into_iter().map(storable).collect()).collect();
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let done = sqlx::query(SQL)
                 .bind(owner.session().uuid()).bind(id).bind(state.as_str()).bind(Json(answers)).bind(by)
                 .bind(delivered).execute(&mut *tx).await?;
@@ -118,7 +118,7 @@ impl Store {
         const SQL: &str = "UPDATE questions SET delivered = $3 WHERE session_id = $1 AND id = $2";
         let (owner, id) = (*owner, storable(id.to_owned()));
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             sqlx::query(SQL).bind(owner.session().uuid()).bind(id).bind(true).execute(&mut *tx).await?;
             Ok(())
         })

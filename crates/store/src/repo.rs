@@ -27,7 +27,7 @@ pub struct NewRepo {
 }
 
 /// The default branch until the forge was asked.
-const ASSUMED: &str = "main";
+const ASSUMED_BRANCH: &str = "main";
 
 /// The kind of server that has a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Store {
             "INSERT INTO repos (id, org_id, name, source, url, default_branch, branch_given, is_private, added_by,
             created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
         let given = new.default_branch.is_some();
-        let branch = new.default_branch.unwrap_or_else(|| ASSUMED.to_owned());
+        let branch = new.default_branch.unwrap_or_else(|| ASSUMED_BRANCH.to_owned());
         let source = match new.from {
             RemoteSource::Github => RepoSource::Github,
             RemoteSource::Git => RepoSource::Git,

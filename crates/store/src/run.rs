@@ -150,10 +150,10 @@ macro_rules! list {
 }
 
 /// One run by its key.
-pub(crate) const RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
+pub(crate) const SELECT_RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
 
 /// Several runs by their keys, on PostgreSQL.
-pub(crate) const MANY: &str = concat!(
+pub(crate) const SELECT_RUNS: &str = concat!(
     "SELECT r.* FROM UNNEST($1::uuid[], $2::text[]) AS k (org, run) CROSS JOIN LATERAL (",
     runs!("WHERE org_id = k.org AND run_id = k.run LIMIT 1"),
     ") r"
@@ -163,7 +163,7 @@ pub(crate) const MANY: &str = concat!(
 pub(crate) fn many(pool: &PgPool, keys: Vec<(Uuid, String)>) -> Rows<'_, (Uuid, String), Run> {
     let (orgs, ids): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
     Box::pin(async move {
-        let rows: Vec<Run> = sqlx::query_as(MANY).bind(orgs).bind(ids).fetch_all(pool).await?;
+        let rows: Vec<Run> = sqlx::query_as(SELECT_RUNS).bind(orgs).bind(ids).fetch_all(pool).await?;
         Ok(rows.into_iter().map(|run| ((run.org_id.uuid(), run.run_id.clone()), run)).collect())
     })
 }
@@ -210,11 +210,11 @@ impl Store {
     /// A run of an organization. Another organization's run does not exist here.
     pub async fn run(&self, org: OrgId, run_id: &str) -> Result<Option<Run>, StoreError> {
         let org = org.uuid();
-        Ok(find!(self, batched runs (org, run_id.to_owned()), RUN, org, run_id)?)
+        Ok(find!(self, batched runs (org, run_id.to_owned()), SELECT_RUN, org, run_id)?)
     }
 
     pub async fn runs(&self, org: OrgId, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
-        const ANY: &str = list!(
+        const LIST_RUNS: &str = list!(
             "WHERE org_id = $1 AND ($2 IS NULL OR case_id = $2)
             AND ($3 IS NULL OR parent_run_id = $3)"
         );
@@ -230,7 +230,7 @@ impl Store {
         let sql = match (case, parent) {
             (_, Some(_)) => OF_PARENT,
             (Some(_), None) => OF_CASE,
-            (None, None) => ANY,
+            (None, None) => LIST_RUNS,
         };
         let org = org.uuid();
         let (before, before_id) = filter.before.clone().unzip();

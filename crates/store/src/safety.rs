@@ -63,18 +63,19 @@ macro_rules! grants {
     };
 }
 
-pub(crate) const LOCK: &str = "SELECT locked, changed_by, reason, changed_at FROM safety_lock WHERE id = 1";
-pub(crate) const GRANTS: &str = grants!("ORDER BY valid_from, id");
+pub(crate) const SELECT_LOCK: &str =
+    "SELECT locked, changed_by, reason, changed_at FROM safety_lock WHERE id = 1";
+pub(crate) const SELECT_GRANTS: &str = grants!("ORDER BY valid_from, id");
 
 impl Store {
     /// All grants, including expired and revoked ones, oldest first.
     pub async fn override_grants(&self) -> Result<Vec<OverrideGrant>, StoreError> {
-        Ok(read!(self, pool => sqlx::query_as(GRANTS).fetch_all(pool).await)?)
+        Ok(read!(self, pool => sqlx::query_as(SELECT_GRANTS).fetch_all(pool).await)?)
     }
 
     /// The safety lock; absent if it was never set.
     pub async fn safety_lock(&self) -> Result<Option<SafetyLock>, StoreError> {
-        Ok(read!(self, pool => sqlx::query_as(LOCK).fetch_optional(pool).await)?)
+        Ok(read!(self, pool => sqlx::query_as(SELECT_LOCK).fetch_optional(pool).await)?)
     }
 
     /// The valid grant of a user that lasts longest.

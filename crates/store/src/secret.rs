@@ -30,21 +30,21 @@ impl Scope {
         }
     }
 
-    fn repo(self) -> Option<Uuid> {
+    fn repo_id(self) -> Option<Uuid> {
         match self {
             Self::Repo(id) => Some(id.uuid()),
             _ => None,
         }
     }
 
-    fn configuration(self) -> Option<Uuid> {
+    fn configuration_id(self) -> Option<Uuid> {
         match self {
             Self::Configuration(id) => Some(id.uuid()),
             _ => None,
         }
     }
 
-    fn session(self) -> Option<Uuid> {
+    fn session_id(self) -> Option<Uuid> {
         match self {
             Self::Session(id) => Some(id.uuid()),
             _ => None,
@@ -53,7 +53,7 @@ impl Scope {
 
     /// The id of the owner, which the organization itself is for its own secrets.
     fn owner(self, org: OrgId) -> Uuid {
-        self.repo().or(self.configuration()).or(self.session()).unwrap_or(org.uuid())
+        self.repo_id().or(self.configuration_id()).or(self.session_id()).unwrap_or(org.uuid())
     }
 }
 
@@ -180,7 +180,7 @@ impl Store {
                 updated_at = excluded.updated_at
             WHERE secrets.purpose = excluded.purpose
             RETURNING id";
-        const PURPOSE: &str =
+        const OTHER_PURPOSE: &str =
             "a secret of this name has another purpose, which it keeps: remove it first, or name its purpose";
         // Concurrent callers must lock rows in the same order, or PostgreSQL aborts one of them because of a deadlock.
         all.sort_by(|a, b| a.place().cmp(&b.place()));
@@ -189,12 +189,12 @@ impl Store {
             for new in all {
                 let (id, scope) = (new.id.uuid(), new.scope);
                 let kept: Option<Uuid> = sqlx::query_scalar(SQL)
-                    .bind(id).bind(new.org_id.uuid()).bind(scope.as_str()).bind(scope.repo())
-                    .bind(scope.configuration()).bind(scope.session()).bind(new.purpose.as_str()).bind(new.key)
+                    .bind(id).bind(new.org_id.uuid()).bind(scope.as_str()).bind(scope.repo_id())
+                    .bind(scope.configuration_id()).bind(scope.session_id()).bind(new.purpose.as_str()).bind(new.key)
                     .bind(new.value.key_id).bind(new.value.nonce).bind(new.value.ciphertext)
                     .bind(new.created_by.map(UserId::uuid)).bind(new.at)
                     .fetch_optional(&mut *tx).await?;
-                let kept = kept.ok_or(StoreError::Refused(PURPOSE))?;
+                let kept = kept.ok_or(StoreError::Refused(OTHER_PURPOSE))?;
                 made += u64::from(kept == id);
             }
             Ok(made)

@@ -227,13 +227,13 @@ impl Store {
     /// Deletes a session with its log, transcript and credentials. Its runs stay in the ledger. Its owner can write
     /// nothing afterwards.
     pub async fn delete_session(&self, org: OrgId, id: SessionId) -> Result<(), StoreError> {
-        const ORPHAN: &str =
+        const DETACH_CHILDREN: &str =
             "UPDATE sessions SET parent_session_id = NULL WHERE org_id = $1 AND parent_session_id = $2";
-        const DELETE: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
+        const DELETE_SESSION: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         administer!(self, tx => {
-            sqlx::query(ORPHAN).bind(org).bind(id).execute(&mut *tx).await?;
-            let done = sqlx::query(DELETE).bind(org).bind(id).execute(&mut *tx).await?;
+            sqlx::query(DETACH_CHILDREN).bind(org).bind(id).execute(&mut *tx).await?;
+            let done = sqlx::query(DELETE_SESSION).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this session"));
             }

@@ -50,7 +50,7 @@ pub struct SessionRecord {
     pub sandbox_id: Option<String>,
     pub sandbox_generation: i64,
     pub sandbox_expires_at: Option<DateTime<Utc>>,
-    /// Whether files were given up and the agent has not been told yet.
+    /// Whether files were lost and no prompt has told the agent yet.
     pub files_lost: bool,
     pub snapshot_id: Option<String>,
     pub agent_session_id: Option<String>,

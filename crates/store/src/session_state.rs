@@ -90,7 +90,7 @@ impl Store {
         set!(self, owner, SQL, expires_at)
     }
 
-    /// Records whether files were given up that the agent has not been told about.
+    /// Records whether files were lost that no prompt has told the agent about.
     pub async fn set_files_lost(&self, owner: &Owner, lost: bool) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE sessions SET files_lost = $3 WHERE id = $1 AND owner_epoch = $2";
         set!(self, owner, SQL, lost)
@@ -185,7 +185,7 @@ impl Store {
             AND (title IS NULL OR (title_source = 'prompt' AND $3 = 'model'))";
         let (owner, title) = (*owner, storable(title.to_owned()));
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let done = sqlx::query(SQL).bind(owner.session().uuid()).bind(title).bind(source.as_str());
             Ok(done.execute(&mut *tx).await?.rows_affected() == 1)
         })
@@ -197,7 +197,7 @@ impl Store {
             WHERE id = $1 AND initial_prompt_sent_at IS NULL";
         let owner = *owner;
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let done = sqlx::query(SQL).bind(owner.session().uuid()).bind(at).execute(&mut *tx).await?;
             Ok(done.rows_affected() == 1)
         })
@@ -205,13 +205,13 @@ impl Store {
 
     /// Removes the mark and queues the prompt again, because it did not reach the agent.
     pub async fn roll_back_initial_prompt(&self, owner: &Owner, prompt: &str) -> Result<(), StoreError> {
-        const MARK: &str = "UPDATE sessions SET initial_prompt_sent_at = NULL WHERE id = $1";
-        const PROMPT: &str = "UPDATE prompts SET state = 'queued' WHERE session_id = $1 AND id = $2";
+        const UNMARK_SENT: &str = "UPDATE sessions SET initial_prompt_sent_at = NULL WHERE id = $1";
+        const REQUEUE_PROMPT: &str = "UPDATE prompts SET state = 'queued' WHERE session_id = $1 AND id = $2";
         let (owner, prompt) = (*owner, prompt.to_owned());
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
-            sqlx::query(MARK).bind(owner.session().uuid()).execute(&mut *tx).await?;
-            sqlx::query(PROMPT).bind(owner.session().uuid()).bind(prompt).execute(&mut *tx).await?;
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
+            sqlx::query(UNMARK_SENT).bind(owner.session().uuid()).execute(&mut *tx).await?;
+            sqlx::query(REQUEUE_PROMPT).bind(owner.session().uuid()).bind(prompt).execute(&mut *tx).await?;
             Ok(())
         })
     }

@@ -6,7 +6,7 @@ use proto::{OrgId, SessionId};
 use uuid::Uuid;
 
 use crate::db::{read, write};
-use crate::owner::{HOLD, fenced};
+use crate::owner::{LOCK_OWNED_SESSION, fenced};
 use crate::row::{from_row, word};
 use crate::{Owner, Store, StoreError};
 
@@ -68,14 +68,14 @@ impl Store {
         const SQL: &str =
             "INSERT INTO snapshots (id, org_id, session_id, target, sandbox_provider, run_id, created_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7)";
-        const SESSION: &str = "UPDATE sessions SET snapshot_id = $2 WHERE id = $1";
-        const CONFIGURATION: &str =
+        const UPDATE_SESSION: &str = "UPDATE sessions SET snapshot_id = $2 WHERE id = $1";
+        const UPDATE_CONFIGURATION: &str =
             "UPDATE configurations SET snapshot_id = $2, status = 'ready', error = NULL, updated_at = $3
             WHERE id = (SELECT configuration_id FROM sessions WHERE id = $1)";
         const OF_SESSION: &str = "SELECT snapshot_id FROM sessions WHERE id = $1";
         const OF_CONFIGURATION: &str = "SELECT snapshot_id FROM configurations
             WHERE id = (SELECT configuration_id FROM sessions WHERE id = $1)";
-        const FORGET: &str = concat!(
+        const DELETE_OLD: &str = concat!(
             "DELETE FROM snapshots WHERE org_id = $1 AND sandbox_provider = $3 AND id <> $4
             AND ((id = $5 AND session_id <> $2) OR (session_id = $2 AND id NOT IN (SELECT k.id FROM snapshots k
                 WHERE k.session_id = $2 ORDER BY k.created_at DESC, k.id DESC LIMIT 5)) OR ",
@@ -86,7 +86,7 @@ impl Store {
         );
         let owner = *owner;
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let session = owner.session().uuid();
             sqlx::query(SQL)
                 .bind(&new.id).bind(owner.org().uuid()).bind(session).bind(new.target.as_str())
@@ -99,17 +99,17 @@ impl Store {
                 sqlx::query_scalar(former).bind(session).fetch_optional(&mut *tx).await?;
             let done = match new.target {
                 SnapshotTarget::Session => {
-                    sqlx::query(SESSION).bind(session).bind(&new.id).execute(&mut *tx).await?.rows_affected()
+                    sqlx::query(UPDATE_SESSION).bind(session).bind(&new.id).execute(&mut *tx).await?.rows_affected()
                 }
                 SnapshotTarget::Configuration => {
-                    sqlx::query(CONFIGURATION).bind(session).bind(&new.id).bind(new.at)
+                    sqlx::query(UPDATE_CONFIGURATION).bind(session).bind(&new.id).bind(new.at)
                         .execute(&mut *tx).await?.rows_affected()
                 }
             };
             if done == 0 {
                 return Err(StoreError::Missing("this configuration"));
             }
-            let forgotten: Vec<String> = sqlx::query_scalar(FORGET)
+            let forgotten: Vec<String> = sqlx::query_scalar(DELETE_OLD)
                 .bind(owner.org().uuid()).bind(session).bind(new.sandbox_provider).bind(new.id)
                 .bind(former.flatten()).fetch_all(&mut *tx).await?;
             Ok(forgotten)

@@ -30,7 +30,7 @@ pub struct Standing {
 }
 
 /// The most values of one list in a statement; SQLite allows 32,766 parameters in all.
-const CHUNK: usize = 1000;
+const VALUES_PER_QUERY: usize = 1000;
 
 impl UserCredential {
     pub(crate) fn key_hash(self) -> Option<Vec<u8>> {
@@ -73,7 +73,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<Standing>, StoreError> {
         let (mut members, mut keys, mut logins) = (HashSet::new(), HashSet::new(), HashSet::new());
-        for some in all.chunks(CHUNK) {
+        for some in all.chunks(VALUES_PER_QUERY) {
             members.extend(self.members_among(some).await?);
             keys.extend(self.keys_among(some).await?);
             logins.extend(self.logins_among(some, now).await?);

@@ -4,7 +4,7 @@ use proto::SessionMetrics;
 use sqlx::types::Json;
 
 use crate::db::write;
-use crate::owner::{HOLD, fenced};
+use crate::owner::{LOCK_OWNED_SESSION, fenced};
 use crate::row::storable;
 use crate::{Owner, Store, StoreError};
 
@@ -33,15 +33,15 @@ const MOST_PR_URLS: usize = 100;
 impl Store {
     /// Adds changes to the stored values.
     pub async fn flush_telemetry(&self, owner: &Owner, new: Telemetry) -> Result<(), StoreError> {
-        const OLD: &str = "SELECT metrics, pr_urls, latest_task FROM sessions WHERE id = $1";
+        const SELECT_OLD: &str = "SELECT metrics, pr_urls, latest_task FROM sessions WHERE id = $1";
         const SQL: &str = "UPDATE sessions SET metrics = $3, pr_urls = $4, latest_task = $5
             WHERE id = $1 AND owner_epoch = $2";
         type Old = (Json<SessionMetrics>, Json<Vec<String>>, Option<String>);
         let owner = *owner;
         write!(self, Disk, tx => {
-            fenced!(tx, owner, HOLD);
+            fenced!(tx, owner, LOCK_OWNED_SESSION);
             let (Json(metrics), Json(mut urls), task): Old =
-                sqlx::query_as(OLD).bind(owner.session().uuid()).fetch_one(&mut *tx).await?;
+                sqlx::query_as(SELECT_OLD).bind(owner.session().uuid()).fetch_one(&mut *tx).await?;
             let metrics = SessionMetrics {
                 tool_calls: metrics.tool_calls.saturating_add(new.tool_calls),
                 messages_exchanged: metrics.messages_exchanged.saturating_add(new.messages),

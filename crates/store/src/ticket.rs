@@ -56,13 +56,13 @@ from_row!(TicketOwner, row => TicketOwner {
 
 impl Store {
     pub async fn create_ticket(&self, ticket: NewTicket) -> Result<(), StoreError> {
-        const PURGE: &str = "DELETE FROM tickets WHERE org_id = $1 AND expires_at < $2";
+        const DELETE_EXPIRED: &str = "DELETE FROM tickets WHERE org_id = $1 AND expires_at < $2";
         const SQL: &str = "INSERT INTO tickets
             (id, org_id, session_id, user_id, kind, token_hash, expires_at, key_hash, login_hash)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let Standing { org_id, user_id, credential } = ticket.standing;
         write!(self, Disk, tx => {
-            sqlx::query(PURGE).bind(org_id.uuid()).bind(long_before(ticket.at)).execute(&mut *tx).await?;
+            sqlx::query(DELETE_EXPIRED).bind(org_id.uuid()).bind(long_before(ticket.at)).execute(&mut *tx).await?;
             sqlx::query(SQL)
                 .bind(ticket.id.uuid()).bind(org_id.uuid()).bind(ticket.session_id.uuid())
                 .bind(user_id.uuid()).bind(ticket.kind.as_str()).bind(ticket.token_hash.to_vec())

@@ -43,16 +43,17 @@ pub struct TranscriptExtent {
 }
 
 /// A new message gets the next position; an existing one keeps its own.
-const MESSAGE: &str = "INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete,
+const INSERT_MESSAGE: &str = "INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete,
     interrupted, sender_id, source, created_at, error)
     VALUES ($1, $2, $3, (SELECT COALESCE(max(position), 0) + 1 FROM messages WHERE session_id = $1), $4, $5, $6, $7,
     $8, $9, $10, $11)
     ON CONFLICT (session_id, id) DO UPDATE SET role = excluded.role, content = excluded.content,
     is_complete = excluded.is_complete, interrupted = excluded.interrupted, sender_id = excluded.sender_id,
     source = excluded.source, created_at = excluded.created_at, error = COALESCE(excluded.error, messages.error)";
-const FAILED: &str = "UPDATE messages SET error = $3 WHERE session_id = $1 AND id = $2";
+const SET_ERROR: &str = "UPDATE messages SET error = $3 WHERE session_id = $1 AND id = $2";
 const NO_PARTS: &str = "DELETE FROM parts WHERE session_id = $1 AND message_id = $2";
-const PART: &str = "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, image,
+const INSERT_PART: &str =
+    "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, image,
     tool_call_id, tool, args, result, status, started_at, completed_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
@@ -79,7 +80,7 @@ impl Store {
         transcript_seq: i64,
         writes: Vec<TranscriptWrite>,
     ) -> Result<(), StoreError> {
-        const REACH: &str = "UPDATE sessions SET
+        const ADVANCE_TRANSCRIPT: &str = "UPDATE sessions SET
             transcript_seq = CASE WHEN transcript_seq < $3 THEN $3 ELSE transcript_seq END
             WHERE id = $1 AND owner_epoch = $2";
         let owner = *owner;
@@ -88,19 +89,19 @@ impl Store {
             if let Some(batch) = batch {
                 append!(tx, owner, batch);
             }
-            fenced!(tx, owner, REACH, transcript_seq);
+            fenced!(tx, owner, ADVANCE_TRANSCRIPT, transcript_seq);
             let (session, org) = (owner.session().uuid(), owner.org().uuid());
             for write in writes {
                 let message = match write {
                     TranscriptWrite::Message(message) => message,
                     TranscriptWrite::Failed { message_id, reason } => {
-                        sqlx::query(FAILED).bind(session).bind(storable(message_id)).bind(storable(reason))
+                        sqlx::query(SET_ERROR).bind(session).bind(storable(message_id)).bind(storable(reason))
                             .execute(&mut *tx).await?;
                         continue;
                     }
                 };
                 let id = storable(message.id);
-                sqlx::query(MESSAGE)
+                sqlx::query(INSERT_MESSAGE)
                     .bind(session).bind(&id).bind(org).bind(message.role.as_str())
                     .bind(storable(message.content)).bind(message.is_complete).bind(message.interrupted)
                     .bind(message.sender_id.map(storable)).bind(message.source.map(MessageSource::as_str))
@@ -108,7 +109,7 @@ impl Store {
                 sqlx::query(NO_PARTS).bind(session).bind(&id).execute(&mut *tx).await?;
                 for (place, part) in (0_i64..).zip(message.parts) {
                     let body = Columns::from(part.body);
-                    sqlx::query(PART)
+                    sqlx::query(INSERT_PART)
                         .bind(session).bind(&id).bind(storable(part.id)).bind(org).bind(place).bind(body.kind)
                         .bind(body.text).bind(body.image).bind(body.call_id).bind(body.tool).bind(body.args)
                         .bind(body.result).bind(body.status).bind(body.started_at).bind(body.completed_at)

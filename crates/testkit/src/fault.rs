@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::pump::pump;
 
-const BACKLOG: u32 = 1024;
+const LISTEN_BACKLOG: u32 = 1024;
 
 /// A proxy between a client and a target on loopback. Faults last until [`FaultProxy::heal`].
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl FaultProxy {
             let socket = TcpSocket::new_v4()?;
             socket.set_reuseport(true)?;
             socket.bind(self.address)?;
-            let listener = socket.listen(BACKLOG)?;
+            let listener = socket.listen(LISTEN_BACKLOG)?;
             *listening = Some(AbortOnDropHandle::new(tokio::spawn(accept(listener, self.state.clone()))));
         }
         Ok(())

@@ -42,7 +42,7 @@ impl Forge {
     /// The token that the forge accepts.
     pub const TOKEN: &str = "forge-secret-0123456789";
     /// The token with GitHub's user name, as git sends it in the `Authorization` header.
-    pub const BASIC: &str = "eC1hY2Nlc3MtdG9rZW46Zm9yZ2Utc2VjcmV0LTAxMjM0NTY3ODk=";
+    pub const BASIC_CREDENTIALS: &str = "eC1hY2Nlc3MtdG9rZW46Zm9yZ2Utc2VjcmV0LTAxMjM0NTY3ODk=";
 
     pub async fn start(root: &Path) -> io::Result<Self> {
         let state = Arc::new(Shared {
@@ -102,7 +102,7 @@ fn authorization(headers: &HeaderMap) -> &str {
 /// Runs git's backend as a CGI program.
 async fn git(State(state): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    if authorization(&parts.headers) != format!("Basic {}", Forge::BASIC) {
+    if authorization(&parts.headers) != format!("Basic {}", Forge::BASIC_CREDENTIALS) {
         let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"forge\"")];
         return (StatusCode::UNAUTHORIZED, ask).into_response();
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::fault::{Counts, Direction, Faults, Lane};
 
-const BUFFER: usize = 16 * 1024;
+const BUFFER_BYTES: usize = 16 * 1024;
 /// A throttled stream is sent in this many pieces per second.
 const PIECES_PER_SECOND: u32 = 20;
 
@@ -25,7 +25,7 @@ pub(crate) async fn pump(
     counts: &watch::Sender<Counts>,
 ) -> Result<(), ResetRequired> {
     let mut writer = LaneWriter { to, direction, faults, counts, forwarded: 0, lost: false };
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let length = tokio::select! {
             read = from.read(&mut buffer) => read.map_err(|_| ResetRequired)?,

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-const HTTP: [&str; 7] = ["axum", "http-body-util", "hyper", "hyper-util", "reqwest", "tower", "tower-http"];
+const HTTP_PACKAGES: [&str; 7] =
+    ["axum", "http-body-util", "hyper", "hyper-util", "reqwest", "tower", "tower-http"];
 const HTTP_SERVERS: [&str; 3] = ["axum", "tower", "tower-http"];
 const SQL: [&str; 3] = ["rusqlite", "sqlx", "tokio-postgres"];
-const ASYNC: [&str; 4] = ["async-trait", "futures-util", "tokio", "tokio-util"];
+const ASYNC_PACKAGES: [&str; 4] = ["async-trait", "futures-util", "tokio", "tokio-util"];
 
 struct Rule {
     name: &'static str,
@@ -24,7 +25,7 @@ struct Rule {
 
 const RULES: [Rule; 22] = [
     rule("agent", &["clock", "proto"], &[&["axum"]]),
-    rule("channel", &["clock"], &[&HTTP, &SQL]),
+    rule("channel", &["clock"], &[&HTTP_PACKAGES, &SQL]),
     rule(
         "cli",
         &[
@@ -67,16 +68,16 @@ const RULES: [Rule; 22] = [
         ],
         &[&SQL],
     ),
-    rule("ledger", &[], &[&ASYNC, &HTTP, &SQL, &["chrono"]]),
+    rule("ledger", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL, &["chrono"]]),
     rule("mcp", &["ledger", "policy"], &[&["axum"]]),
-    rule("model", &[], &[&ASYNC, &HTTP]),
+    rule("model", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES]),
     rule("opencode", &["agent", "clock", "proto"], &[&["axum"]]),
-    rule("policy", &[], &[&ASYNC, &HTTP, &SQL, &["chrono"]]),
-    rule("proto", &[], &[&ASYNC, &HTTP, &SQL]),
+    rule("policy", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL, &["chrono"]]),
+    rule("proto", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL]),
     rule("providers", &["ledger", "policy"], &[&["axum", "tokio"]]),
     rule("sandbox", &["clock"], &[&["axum"]]),
     rule("sandboxd", &["channel", "clock", "proto"], &[&["axum"]]),
-    rule("shares", &["clock", "proto"], &[&HTTP, &SQL]),
+    rule("shares", &["clock", "proto"], &[&HTTP_PACKAGES, &SQL]),
     rule("store", &["clock", "ledger", "proto"], &[&["axum"]]),
     rule("testkit", &["agent", "clock", "model", "proto"], &[]),
 ];

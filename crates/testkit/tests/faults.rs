@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAULTS: u32 = 105;
+const FAULT_COUNT: u32 = 105;
 
 /// The problems of the table. A row is `| D-nn | text | tests |`; tests are `` `file::function` `` or
 /// *later*.
@@ -26,7 +26,7 @@ fn problems(table: &str, exists: &dyn Fn(&str, &str) -> bool) -> Vec<String> {
         }
         wrong.extend(missing_tests(name, tests, exists));
     }
-    let wanted = (1..=FAULTS).map(|n| format!("D-{n:02}"));
+    let wanted = (1..=FAULT_COUNT).map(|n| format!("D-{n:02}"));
     wrong.extend(wanted.filter(|name| !seen.contains(name)).map(|name| format!("{name} has no row")));
     wrong
 }

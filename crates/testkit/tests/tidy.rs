@@ -10,12 +10,12 @@ use syn::visit::{self, Visit};
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 80;
 const MAX_FIELDS: usize = 12;
-const SOURCES: [&str; 4] = ["rs", "ts", "tsx", "js"];
+const SOURCE_EXTENSIONS: [&str; 4] = ["rs", "ts", "tsx", "js"];
 /// Files that are not in git or not written by us. In a linked worktree `.git` is a file.
-const SKIPPED: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
+const SKIPPED_DIRECTORIES: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
 
 /// The types in this folder are messages of the wire, so their fields are not ours to group.
-const WIRE: &str = "crates/proto/";
+const WIRE_CRATE: &str = "crates/proto/";
 /// Types that have more fields than [`MAX_FIELDS`], and why. An entry that is not needed fails too.
 const MANY_FIELDS: [(&str, &str, &str); 23] = [
     ("crates/cli/src/args/policy.rs", "ExplainArgs", "arguments of a command"),
@@ -84,7 +84,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let Ok(kind) = entry.file_type() else { continue };
-        if SKIPPED.iter().any(|skipped| name == *skipped) {
+        if SKIPPED_DIRECTORIES.iter().any(|skipped| name == *skipped) {
             continue;
         }
         if kind.is_dir() {
@@ -100,7 +100,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn check(path: &Path, text: &str) -> Vec<Violation> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let mut found = [machine_paths(text), trailing_spaces(text)].concat();
-    if SOURCES.contains(&extension) {
+    if SOURCE_EXTENSIONS.contains(&extension) {
         found.extend(file_length(text));
     }
     if extension == "rs" {
@@ -211,7 +211,7 @@ impl Visit<'_> for Functions {
 
 /// Types with too many fields and no stated reason. A file that does not parse is reported by [`function_lengths`].
 fn field_counts(path: &Path, text: &str) -> Vec<Violation> {
-    if path.starts_with(WIRE) {
+    if path.starts_with(WIRE_CRATE) {
         return Vec::new();
     }
     let stated =

@@ -16,7 +16,7 @@ use testkit::fuzz::Dice;
 /// A generous limit in simulated time, but below the idle limit, so that a hang is not mistaken for a clean end.
 const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause between two memory checks, and between two parts of the input.
-const STEP: Duration = Duration::from_millis(1);
+const STEP_DURATION: Duration = Duration::from_millis(1);
 
 /// Feeds the input to a callee from a caller that knows the key. The callee must end and must never hold more than
 /// `window` bytes per stream.
@@ -43,7 +43,7 @@ pub(crate) fn caller(window: usize, input: &[u8], dice: &Dice) -> Result<String,
         let (caller, driver) = connected.map_err(|error| error.to_string())?;
         let feeding = async {
             // Wait until the caller has opened its streams, so that the input can refer to them.
-            sleep(STEP).await;
+            sleep(STEP_DURATION).await;
             feed(attacker, input, dice).await;
         };
         let (end, held, ()) = tokio::join!(driver.run(), call(caller, window), feeding);
@@ -91,7 +91,7 @@ async fn feed(io: DuplexStream, input: &[u8], dice: &Dice) {
                 return;
             }
             rest = later;
-            sleep(STEP).await;
+            sleep(STEP_DURATION).await;
         }
     };
     tokio::select! {
@@ -111,7 +111,7 @@ async fn serve(mut incoming: Incoming, window: usize) -> Result<(), String> {
                 }
                 None => break,
             },
-            () = sleep(STEP) => check_usage(incoming.usage(), window)?,
+            () = sleep(STEP_DURATION) => check_usage(incoming.usage(), window)?,
         }
     }
     settle(handlers, || incoming.usage(), window).await
@@ -119,7 +119,7 @@ async fn serve(mut incoming: Incoming, window: usize) -> Result<(), String> {
 
 async fn call(caller: Caller, window: usize) -> Result<(), String> {
     let mut handlers = JoinSet::new();
-    for kind in 0..KINDS {
+    for kind in 0..FRAME_KINDS {
         let stream = caller.open(vec![kind]).await.map_err(|error| error.to_string())?;
         handlers.spawn(behave(kind, stream));
     }
@@ -139,7 +139,7 @@ async fn settle(
                 Some(ended) => drop(ended.map_err(|error| error.to_string())?),
                 None => return Ok(()),
             },
-            () = sleep(STEP) => check_usage(usage(), window)?,
+            () = sleep(STEP_DURATION) => check_usage(usage(), window)?,
         }
     }
 }
@@ -150,11 +150,11 @@ fn check_usage(usage: Usage, window: usize) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("more is held than allowed: {usage:?}")) }
 }
 
-const KINDS: u8 = 7;
+const FRAME_KINDS: u8 = 7;
 
 /// Uses a stream in one of the ways that real users do.
 async fn behave(kind: u8, mut stream: Stream) -> Result<(), StreamError> {
-    match kind % KINDS {
+    match kind % FRAME_KINDS {
         0 => {
             while let Some(chunk) = stream.receiver.recv().await? {
                 stream.sender.send(chunk.lane, chunk.bytes).await?;

@@ -14,21 +14,21 @@ use targets::{CALLEE, CALLER, DECODER, corpus, decoder};
 use testkit::fuzz::{Target, finds, holds};
 
 /// A third of the ten seconds: there are three targets.
-const TIME: Duration = Duration::from_millis(3_333);
+const TIME_PER_TARGET: Duration = Duration::from_millis(3_333);
 
 #[test]
 fn decoder_survives_fuzzing() {
-    holds(DECODER, TIME);
+    holds(DECODER, TIME_PER_TARGET);
 }
 
 #[test]
 fn callee_survives_fuzzing() {
-    holds(CALLEE, TIME);
+    holds(CALLEE, TIME_PER_TARGET);
 }
 
 #[test]
 fn caller_survives_fuzzing() {
-    holds(CALLER, TIME);
+    holds(CALLER, TIME_PER_TARGET);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn broken<const BOUND: usize, const WAIT: usize>(buffer: &mut BytesMut) -> Resul
 
 #[test]
 fn decoder_copy_without_a_bug_passes() {
-    holds(Target { run: &|input, dice| decoder(broken::<0, 0>, input, dice), ..DECODER }, TIME);
+    holds(Target { run: &|input, dice| decoder(broken::<0, 0>, input, dice), ..DECODER }, TIME_PER_TARGET);
 }
 
 #[test]

@@ -7,17 +7,17 @@ use proto::OrgId;
 use serde_json::{Value, json};
 use store::Store;
 
-use super::PAGE;
+use super::EVENTS_PER_QUERY;
 use crate::clean::{clean, shortened};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{BOLD, DIM, GREEN, RED, json_line, line};
 
-const FOLLOW: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The maximum number of characters of a field that `tail` prints; `show` prints the complete field.
-const LONGEST: usize = 120;
+const MAX_FIELD_CHARS: usize = 120;
 /// The maximum number of events that `show` prints, more than any run has.
-const SHOWN: i64 = 10_000;
+const MAX_EVENTS_OF_A_RUN: i64 = 10_000;
 
 pub(super) async fn tail(
     context: &Context,
@@ -54,10 +54,10 @@ async fn follow_events(
 ) -> Result<(), Failure> {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(FOLLOW) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
-        for entry in store.ledger_entries(next, PAGE).await? {
+        for entry in store.ledger_entries(next, EVENTS_PER_QUERY).await? {
             next = entry.position + 1;
             if chain.is_none_or(|chain| *chain == entry.chain) {
                 print(context, &entry);
@@ -68,7 +68,8 @@ async fn follow_events(
 
 pub(super) async fn show(context: &Context, id: &str) -> Result<(), Failure> {
     let store = context.store().await?;
-    let found = store.ledger_entries_about(&context.ledger_id(&store, id).await?, SHOWN).await?;
+    let found =
+        store.ledger_entries_about(&context.ledger_id(&store, id).await?, MAX_EVENTS_OF_A_RUN).await?;
     if found.is_empty() {
         return Err(Failure::failed(format!("there is no event and no run {id} in the ledger")));
     }
@@ -79,7 +80,7 @@ pub(super) async fn show(context: &Context, id: &str) -> Result<(), Failure> {
     for entry in &found {
         let Entry { chain, sequence, position, hash, .. } = entry;
         line(&format!("{BOLD}record {position}{BOLD:#} {DIM}{} {sequence} {hash}{DIM:#}", chain.as_str()));
-        line(&clean(&serde_json::to_string_pretty(&record(entry)).unwrap_or_default()));
+        line(&clean(&serde_json::to_string_pretty(&event_json(entry)).unwrap_or_default()));
     }
     Ok(())
 }
@@ -88,13 +89,13 @@ fn chain_of(org: OrgId) -> Result<Chain, Failure> {
     Chain::new(org.uuid().to_string()).map_err(|error| Failure::failed(error.to_string()))
 }
 
-fn record(entry: &Entry) -> Value {
+fn event_json(entry: &Entry) -> Value {
     serde_json::from_str(&entry.record).unwrap_or_default()
 }
 
 fn value(entry: &Entry) -> Value {
     json!({ "chain": entry.chain.as_str(), "sequence": entry.sequence, "position": entry.position,
-        "hash": entry.hash.to_string(), "prevHash": entry.prev_hash.to_string(), "event": record(entry) })
+        "hash": entry.hash.to_string(), "prevHash": entry.prev_hash.to_string(), "event": event_json(entry) })
 }
 
 /// Prints one event on one line.
@@ -102,10 +103,10 @@ fn print(context: &Context, entry: &Entry) {
     if context.out.is_json() {
         return json_line(&value(entry));
     }
-    let record = record(entry);
+    let record = event_json(entry);
     let text = |path: &str| {
         let found = record.pointer(path).and_then(Value::as_str).unwrap_or("-");
-        shortened(&clean(found), LONGEST)
+        shortened(&clean(found), MAX_FIELD_CHARS)
     };
     let outcome = text("/outcome");
     let colour = if outcome == "allow" || outcome == "success" { GREEN } else { RED };

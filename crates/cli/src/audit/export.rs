@@ -10,17 +10,17 @@ use ledger::Checkpoint;
 use serde_json::json;
 use store::Store;
 
-use super::{CHECKPOINTS, KEY, LEDGER, PAGE};
+use super::{CHECKPOINTS_FILE, EVENTS_PER_QUERY, KEY_FILE, LEDGER_FILE};
 use crate::context::Context;
 use crate::failure::Failure;
 
-const BUFFER: usize = 1 << 20;
+const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure> {
     let store = context.store().await?;
     let failed = |error: io::Error| Failure::failed(format!("cannot write to {}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(failed)?;
-    let mut ledger = BufWriter::with_capacity(BUFFER, create(folder, LEDGER)?);
+    let mut ledger = BufWriter::with_capacity(WRITE_BUFFER_BYTES, create(folder, LEDGER_FILE)?);
     // Sign first, so that the export ends with a signed checkpoint.
     let signed = sign_ledger(&context.config.gate_settings(), &store, &context.clock).await?;
     let checkpoints = read_checkpoints(&context.config.gate_settings())?;
@@ -34,9 +34,9 @@ pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure>
     let records = records?;
     ledger.flush().and_then(|()| ledger.get_ref().sync_all()).map_err(failed)?;
     let notes: Vec<_> = checkpoints.iter().map(Checkpoint::to_string).collect();
-    write(folder, CHECKPOINTS, &notes.join("\n"))?;
+    write(folder, CHECKPOINTS_FILE, &notes.join("\n"))?;
     if let Some(key) = audit_public_key(&context.config.gate_settings())? {
-        write(folder, KEY, &format!("{key}\n"))?;
+        write(folder, KEY_FILE, &format!("{key}\n"))?;
     }
     let value =
         json!({ "folder": folder, "records": records, "checkpoints": checkpoints.len(), "signed": signed });
@@ -59,7 +59,7 @@ async fn write_records(
     let failed = |error: io::Error| Failure::failed(format!("cannot write the export: {error}"));
     let mut written = 0;
     while written < size {
-        let limit = i64::try_from(size - written).unwrap_or(PAGE).min(PAGE);
+        let limit = i64::try_from(size - written).unwrap_or(EVENTS_PER_QUERY).min(EVENTS_PER_QUERY);
         let page = store.ledger_entries(written, limit).await?;
         if page.is_empty() {
             break;

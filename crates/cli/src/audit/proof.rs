@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::Store;
 
-use super::{PAGE, read_key, read_text};
+use super::{EVENTS_PER_QUERY, read_key, read_text};
 use crate::args::ProveArgs;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -94,8 +94,8 @@ async fn consistency(context: &Context, from: u64, to: Option<u64>) -> Result<Pr
 async fn hashes(store: &Store, checkpoint: &Checkpoint) -> Result<Vec<Hash>, Failure> {
     let mut hashes = Vec::new();
     while (hashes.len() as u64) < checkpoint.size {
-        let missing = i64::try_from(checkpoint.size - hashes.len() as u64).unwrap_or(PAGE);
-        let page = store.ledger_hashes(hashes.len() as u64, missing.min(PAGE)).await?;
+        let missing = i64::try_from(checkpoint.size - hashes.len() as u64).unwrap_or(EVENTS_PER_QUERY);
+        let page = store.ledger_hashes(hashes.len() as u64, missing.min(EVENTS_PER_QUERY)).await?;
         if page.is_empty() {
             break;
         }

@@ -9,16 +9,16 @@ use indicatif::ProgressBar;
 use ledger::{Fault, MAX_LINE, PublicKey, Report, UnprovenClaim, Verifier};
 use serde_json::json;
 
-use super::{CHECKPOINTS, LEDGER, read_checkpoint_file, read_key};
+use super::{CHECKPOINTS_FILE, LEDGER_FILE, read_checkpoint_file, read_key};
 use crate::args::VerifyArgs;
 use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
 
 /// The read buffer size. Ledgers reach gigabytes, so we read in large chunks.
-const BUFFER: usize = 1 << 20;
+const READ_BUFFER_BYTES: usize = 1 << 20;
 /// The number of records between two progress updates.
-const TOLD: u64 = 20_000;
+const RECORDS_PER_PROGRESS_UPDATE: u64 = 20_000;
 const SAME_PLACE: &str = "the checkpoints came with the export: whoever changed one could change both, so keep some \
     elsewhere and name them with --checkpoint";
 
@@ -95,15 +95,15 @@ fn verify_export(
     key: Option<PublicKey>,
     spinner: &ProgressBar,
 ) -> Result<Result<VerificationSuccess, VerificationFailure>, Failure> {
-    let stored_here = folder.join(CHECKPOINTS);
+    let stored_here = folder.join(CHECKPOINTS_FILE);
     let (checkpoints, remark) = match checkpoint {
         Some(file) => (read_checkpoint_file(file)?, None),
         None if stored_here.exists() => (read_checkpoint_file(&stored_here)?, Some(SAME_PLACE)),
         None => (Vec::new(), None),
     };
-    let path = folder.join(LEDGER);
+    let path = folder.join(LEDGER_FILE);
     let failed = |error| Failure::missing(format!("cannot read {}: {error}", path.display()));
-    let mut lines = BufReader::with_capacity(BUFFER, File::open(&path).map_err(failed)?);
+    let mut lines = BufReader::with_capacity(READ_BUFFER_BYTES, File::open(&path).map_err(failed)?);
     let mut verifier = Verifier::new(checkpoints, key);
     let mut line = Vec::new();
     for count in 0_u64.. {
@@ -117,7 +117,7 @@ fn verify_export(
         if let Err(fault) = verifier.push(line.strip_suffix(b"\n").unwrap_or(&line)) {
             return Ok(Err(fault.into()));
         }
-        if count.is_multiple_of(TOLD) {
+        if count.is_multiple_of(RECORDS_PER_PROGRESS_UPDATE) {
             spinner.set_message(format!("verifying the ledger: {count} records"));
         }
     }

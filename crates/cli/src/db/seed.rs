@@ -12,16 +12,16 @@ use store::{Connector, NewConfiguration, NewMember, NewOrg, NewRepo, Placement, 
 use crate::context::Context;
 use crate::failure::Failure;
 
-const CONFIGURATIONS: u64 = 64;
-const ENGINE: &str = "attach";
+const CONFIGURATION_COUNT: u64 = 64;
+const SANDBOX_PROVIDER: &str = "attach";
 const FAKE_MCP: &str = "http://127.0.0.1:58800/mcp";
 /// The id groups of the load generator.
-const ROWS: u16 = 0x8000;
-const REPOS: u16 = 0x9000;
+const ROW_ID_GROUP: u16 = 0x8000;
+const REPO_ID_GROUP: u16 = 0x9000;
 
 /// Creates an organization with everything that a benchmark needs. Does nothing if it exists.
 pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
-    let (org, user): (OrgId, UserId) = (id(ROWS, 0xaa)?, id(ROWS, 0xbb)?);
+    let (org, user): (OrgId, UserId) = (id(ROW_ID_GROUP, 0xaa)?, id(ROW_ID_GROUP, 0xbb)?);
     let store = context.store_or_new().await?;
     let is_new = !store.orgs().await?.iter().any(|known| known.id == org);
     if is_new {
@@ -37,7 +37,8 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
         let secret = [("BENCH_SECRET".to_owned(), SecretString::from("nothing that is secret"))];
         context.vault(&store).await?.set_all(org, Scope::Org, &secret, Some(user)).await?;
     }
-    let value = json!({ "orgId": org, "userId": user, "configurations": CONFIGURATIONS, "created": is_new });
+    let value =
+        json!({ "orgId": org, "userId": user, "configurations": CONFIGURATION_COUNT, "created": is_new });
     let sentence =
         if is_new { "made what the load generator needs" } else { "what the load generator needs is there" };
     context.out.result(&value, sentence);
@@ -80,8 +81,9 @@ async fn configurations(
     (org, user): (OrgId, UserId),
     at: DateTime<Utc>,
 ) -> Result<(), Failure> {
-    for number in 1..=CONFIGURATIONS {
-        let (repo, configuration): (RepoId, ConfigurationId) = (id(REPOS, number)?, id(ROWS, number)?);
+    for number in 1..=CONFIGURATION_COUNT {
+        let (repo, configuration): (RepoId, ConfigurationId) =
+            (id(REPO_ID_GROUP, number)?, id(ROW_ID_GROUP, number)?);
         let new = NewRepo {
             id: repo,
             org_id: org,
@@ -98,7 +100,7 @@ async fn configurations(
             id: configuration,
             org_id: org,
             name: format!("bench {number}"),
-            sandbox_provider: ENGINE.to_owned(),
+            sandbox_provider: SANDBOX_PROVIDER.to_owned(),
             repos: vec![Placement { repo_id: repo, workspace_path: ".".to_owned() }],
             created_by: Some(user),
             at,
@@ -118,7 +120,7 @@ async fn connector(
     at: DateTime<Utc>,
 ) -> Result<(), Failure> {
     let new = Connector {
-        id: id(ROWS, 0xcc)?,
+        id: id(ROW_ID_GROUP, 0xcc)?,
         org_id,
         name: "bench".to_owned(),
         url: FAKE_MCP.to_owned(),

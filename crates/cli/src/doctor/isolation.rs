@@ -12,7 +12,7 @@ use sandboxd::protocol::{Exec, ExitReason};
 use super::Finding;
 use crate::context::Context;
 
-const NAME: &str = "isolation";
+const CHECK_NAME: &str = "isolation";
 const TIMEOUT_MS: u64 = 10_000;
 
 /// The probes: a description, and a script that exits with 0 inside a sandbox that isolates.
@@ -32,10 +32,12 @@ const PROBES: [(&str, &str); 10] = [
 pub(super) async fn check(context: &Context) -> Vec<Finding> {
     match &context.config.sandboxes.engine {
         Engine::Local => {}
-        Engine::Attach(_) => return vec![Finding::good(NAME, "agents run elsewhere: it is theirs to give")],
+        Engine::Attach(_) => {
+            return vec![Finding::good(CHECK_NAME, "agents run elsewhere: it is theirs to give")];
+        }
         Engine::Process => {
             return vec![Finding::weak(
-                NAME,
+                CHECK_NAME,
                 "none: SANDBOX_PROVIDER is process",
                 "use SANDBOX_PROVIDER=local",
             )];
@@ -43,13 +45,13 @@ pub(super) async fn check(context: &Context) -> Vec<Finding> {
     }
     // Use a temporary data dir: a check should leave nothing on the machine.
     let Ok(folder) = tempfile::tempdir() else {
-        return vec![Finding::bad(NAME, "no temporary folder", "make TMPDIR writable")];
+        return vec![Finding::bad(CHECK_NAME, "no temporary folder", "make TMPDIR writable")];
     };
     let mut config = context.config.clone();
     config.data_dir = folder.path().to_owned();
     let sandboxes = match Sandboxes::open(&config, context.insecure, &context.rng) {
         Ok(sandboxes) => sandboxes,
-        Err(error) => return vec![Finding::bad(NAME, error.to_string(), "see docs/operations.md")],
+        Err(error) => return vec![Finding::bad(CHECK_NAME, error.to_string(), "see docs/operations.md")],
     };
     let mut findings = vec![isolation(context, &sandboxes).await];
     findings.extend(sandboxes.limits_report().map(limits));
@@ -59,7 +61,7 @@ pub(super) async fn check(context: &Context) -> Vec<Finding> {
 async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
     let handle = match start(context, sandboxes).await {
         Ok(handle) => handle,
-        Err(error) => return Finding::bad(NAME, error.to_string(), remedy(&error)),
+        Err(error) => return Finding::bad(CHECK_NAME, error.to_string(), remedy(&error)),
     };
     let mut open = Vec::new();
     for (name, script) in PROBES {
@@ -70,11 +72,11 @@ async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
     let ended = sandboxes.provider.terminate(&handle.id).await;
     match (open.as_slice(), ended) {
         ([], Ok(())) => {
-            Finding::good(NAME, format!("a sandbox was started; all {} probes hold", PROBES.len()))
+            Finding::good(CHECK_NAME, format!("a sandbox was started; all {} probes hold", PROBES.len()))
         }
-        ([], Err(error)) => Finding::bad(NAME, error.to_string(), "see docs/operations.md"),
+        ([], Err(error)) => Finding::bad(CHECK_NAME, error.to_string(), "see docs/operations.md"),
         (open, _) => Finding::bad(
-            NAME,
+            CHECK_NAME,
             format!("a sandbox lacks: {}", open.join(", ")),
             "run no agents here before this is understood: see docs/operations.md",
         ),
@@ -111,7 +113,7 @@ fn remedy(error: &SandboxError) -> &'static str {
 }
 
 fn limits(report: LimitsReport) -> Finding {
-    const LIMITS: &str = "limits";
+    const LIMITS_CHECK_NAME: &str = "limits";
     let all = [
         ("memory", report.memory),
         ("processes", report.pids),
@@ -132,10 +134,10 @@ fn limits(report: LimitsReport) -> Finding {
     // Disk use is always measured, never limited by the kernel. Warn only about limits that the kernel could enforce
     // and does not.
     if report.memory == Enforcement::Hard && report.cpu == Enforcement::Hard {
-        Finding::good(LIMITS, detail)
+        Finding::good(LIMITS_CHECK_NAME, detail)
     } else {
         Finding::weak(
-            LIMITS,
+            LIMITS_CHECK_NAME,
             detail,
             "run as root or in a delegated scope (systemd-run --user --scope -p Delegate=yes) for hard limits",
         )

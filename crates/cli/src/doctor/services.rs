@@ -12,11 +12,11 @@ use url::Url;
 
 use super::Finding;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks the database without changing anything: it runs no migration.
 pub(super) async fn database(config: &Config) -> Finding {
-    const NAME: &str = "database";
+    const CHECK_NAME: &str = "database";
     let (kind, found) = match &config.database {
         Database::Sqlite => ("SQLite", probe_sqlite(&config.sqlite_file()).await),
         Database::Postgres(url) => ("PostgreSQL", probe_postgres(url.expose_secret()).await),
@@ -24,30 +24,31 @@ pub(super) async fn database(config: &Config) -> Finding {
     let latest = Migration::LATEST;
     match found {
         Ok(Schema::Absent) => {
-            Finding::good(NAME, format!("{kind}, empty: tables are made at the first start"))
+            Finding::good(CHECK_NAME, format!("{kind}, empty: tables are made at the first start"))
         }
         Ok(Schema::Version(version)) if version == latest => {
-            Finding::good(NAME, format!("{kind}, schema {version}"))
+            Finding::good(CHECK_NAME, format!("{kind}, schema {version}"))
         }
-        Ok(Schema::Version(version)) if version < latest => {
-            Finding::good(NAME, format!("{kind}, schema {version}: brought to {latest} at the next start"))
-        }
+        Ok(Schema::Version(version)) if version < latest => Finding::good(
+            CHECK_NAME,
+            format!("{kind}, schema {version}: brought to {latest} at the next start"),
+        ),
         Ok(Schema::Version(version)) => Finding::bad(
-            NAME,
+            CHECK_NAME,
             format!("{kind}, schema {version}; this program knows up to {latest}"),
             "start the newer program that wrote it, or restore a backup made before the upgrade",
         ),
-        Err(error) => Finding::bad(NAME, error.to_string(), "see docs/operations.md"),
+        Err(error) => Finding::bad(CHECK_NAME, error.to_string(), "see docs/operations.md"),
     }
 }
 
 /// Requests the list of models of every configured provider, which is free and shows whether the API key is valid.
 pub(super) async fn models(config: &Config) -> Vec<Finding> {
-    const NAME: &str = "model";
+    const CHECK_NAME: &str = "model";
     // Do not follow redirects: a redirect would send the key to another host.
-    let client = reqwest::Client::builder().timeout(PATIENCE).redirect(Policy::none()).build();
+    let client = reqwest::Client::builder().timeout(CHECK_TIMEOUT).redirect(Policy::none()).build();
     let Ok(client) = client else {
-        return vec![Finding::bad(NAME, "no HTTP client", "check the system's certificates")];
+        return vec![Finding::bad(CHECK_NAME, "no HTTP client", "check the system's certificates")];
     };
     let mut findings = Vec::new();
     if let Some(key) = &config.anthropic_api_key {
@@ -55,7 +56,7 @@ pub(super) async fn models(config: &Config) -> Vec<Finding> {
         let request =
             request.header("x-api-key", key.expose_secret()).header("anthropic-version", "2023-06-01");
         let remedy = "check ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and the network";
-        findings.push(provider(NAME, &config.anthropic_base_url, request, remedy).await);
+        findings.push(provider(CHECK_NAME, &config.anthropic_base_url, request, remedy).await);
     }
     if let Some(base) = config.chat_url() {
         let request = client.get(below(&base, "models"));
@@ -64,11 +65,11 @@ pub(super) async fn models(config: &Config) -> Vec<Finding> {
             None => request,
         };
         let remedy = "check OPENAI_BASE_URL (with its /v1), OPENAI_API_KEY and the network";
-        findings.push(provider(NAME, &base, request, remedy).await);
+        findings.push(provider(CHECK_NAME, &base, request, remedy).await);
     }
     if findings.is_empty() {
         let text = "built-in script; set ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one";
-        findings.push(Finding::good(NAME, text));
+        findings.push(Finding::good(CHECK_NAME, text));
     }
     findings
 }
@@ -100,27 +101,27 @@ pub(super) fn shares(config: &Config) -> Finding {
 
 /// Checks that every model has a price: the gateway cannot enforce a budget for a model without one.
 pub(super) fn prices(config: &Config) -> Finding {
-    const NAME: &str = "prices";
+    const CHECK_NAME: &str = "prices";
     if config.model_prices.cover_all() {
-        return Finding::good(NAME, "every model has one");
+        return Finding::good(CHECK_NAME, "every model has one");
     }
     if !config.has_provider() {
-        return Finding::good(NAME, "the built-in script costs nothing");
+        return Finding::good(CHECK_NAME, "the built-in script costs nothing");
     }
     Finding::weak(
-        NAME,
+        CHECK_NAME,
         "models without one are refused to an organization that has a budget",
         "say in MODEL_PRICES what models cost; *=3/15 is for all others",
     )
 }
 
 pub(super) async fn port(config: &Config) -> Finding {
-    const NAME: &str = "port";
+    const CHECK_NAME: &str = "port";
     let address = config.listen;
     if tokio::net::TcpListener::bind(address).await.is_ok() {
-        return Finding::good(NAME, format!("{address} is free"));
+        return Finding::good(CHECK_NAME, format!("{address} is free"));
     }
-    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
+    let client = reqwest::Client::builder().timeout(CHECK_TIMEOUT).no_proxy().build();
     let ours = match client {
         Ok(client) => client
             .get(format!("{}health", gateway::url_of(address)))
@@ -130,8 +131,12 @@ pub(super) async fn port(config: &Config) -> Finding {
         Err(_) => false,
     };
     if ours {
-        Finding::good(NAME, format!("{address}: a gateway answers"))
+        Finding::good(CHECK_NAME, format!("{address}: a gateway answers"))
     } else {
-        Finding::bad(NAME, format!("{address} is taken by another program"), "choose another with --listen")
+        Finding::bad(
+            CHECK_NAME,
+            format!("{address} is taken by another program"),
+            "choose another with --listen",
+        )
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn origin() -> Finding {
 
 /// Checks that the keys exist and can open the secrets in the database. Creates no keys.
 pub(super) async fn secrets(config: &Config) -> Finding {
-    const NAME: &str = "secrets";
+    const CHECK_NAME: &str = "secrets";
     let store = match &config.database {
         Database::Sqlite => Store::open_existing_sqlite(&config.sqlite_file()).await,
         Database::Postgres(url) => Store::open_existing_postgres(url.expose_secret()).await,
@@ -35,16 +35,16 @@ pub(super) async fn secrets(config: &Config) -> Finding {
         Err(_) => Vec::new(),
     };
     match Keyring::check(config, &sealing) {
-        Ok(detail) => Finding::good(NAME, detail),
+        Ok(detail) => Finding::good(CHECK_NAME, detail),
         Err(error) => {
-            Finding::bad(NAME, error.to_string(), "give the keys back, from a backup or as settings")
+            Finding::bad(CHECK_NAME, error.to_string(), "give the keys back, from a backup or as settings")
         }
     }
 }
 
 /// Reads with a time limit: a named pipe or a dead mount in the folder would block for ever.
 pub(super) async fn policy(config: &Config) -> Finding {
-    const NAME: &str = "policy";
+    const CHECK_NAME: &str = "policy";
     let place = config.policy_dir.as_ref().map_or("built-in".to_owned(), |dir| dir.display().to_string());
     let folder = config.policy_dir.clone();
     let read = FileWork::default().run(move || read_policy(folder.as_deref())).await;
@@ -54,15 +54,15 @@ pub(super) async fn policy(config: &Config) -> Finding {
     };
     match read {
         Ok(policy) => match missing_lanes(&policy)[..] {
-            [] => Finding::good(NAME, format!("{place}, {} lanes", policy.lanes().count())),
+            [] => Finding::good(CHECK_NAME, format!("{place}, {} lanes", policy.lanes().count())),
             ref missing => Finding::weak(
-                NAME,
+                CHECK_NAME,
                 format!("{place}: {}", missing.join("; ")),
                 "compare PROLIFERATE_POLICY_DIR with the built-in policy (`proliferate policy diff`), and add what it lacks",
             ),
         },
         Err(error) => Finding::bad(
-            NAME,
+            CHECK_NAME,
             format!("{place}: {error}"),
             "`proliferate policy check` names each mistake; PROLIFERATE_POLICY_DIR names the folder",
         ),
@@ -71,14 +71,14 @@ pub(super) async fn policy(config: &Config) -> Finding {
 
 /// Checks that signed checkpoints of the ledger can be written.
 pub(super) fn checkpoints(config: &Config) -> Finding {
-    const NAME: &str = "checkpoints";
+    const CHECK_NAME: &str = "checkpoints";
     let dir = config.checkpoint_dir();
     let there = dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty());
     let there = there.unwrap_or(std::path::Path::new("."));
     match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) => Finding::good(NAME, dir.display().to_string()),
+        Ok(()) => Finding::good(CHECK_NAME, dir.display().to_string()),
         Err(error) => Finding::bad(
-            NAME,
+            CHECK_NAME,
             format!("{}: {error}", there.display()),
             "set AUDIT_CHECKPOINT_DIR to a folder that you may write to",
         ),
@@ -86,14 +86,16 @@ pub(super) fn checkpoints(config: &Config) -> Finding {
 }
 
 pub(super) async fn script(config: &Config) -> Finding {
-    const NAME: &str = "model script";
-    let Some(path) = &config.model_script else { return Finding::good(NAME, "not set: the built-in one") };
+    const CHECK_NAME: &str = "model script";
+    let Some(path) = &config.model_script else {
+        return Finding::good(CHECK_NAME, "not set: the built-in one");
+    };
     let file = path.clone();
     let read = FileWork::default().run(move || load_script(Some(&file)).map(drop)).await;
     let problem = match read {
-        Ok(Ok(())) => return Finding::good(NAME, path.display().to_string()),
+        Ok(Ok(())) => return Finding::good(CHECK_NAME, path.display().to_string()),
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    Finding::bad(NAME, problem, "correct the file that PROLIFERATE_MODEL_SCRIPT names")
+    Finding::bad(CHECK_NAME, problem, "correct the file that PROLIFERATE_MODEL_SCRIPT names")
 }

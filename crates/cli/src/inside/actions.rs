@@ -11,18 +11,18 @@ use proto::{InvocationId, InvocationStatus, JsonObject};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{ATTEMPTS, Inside, PAUSE, repeated};
+use super::{Inside, MAX_ATTEMPTS, RETRY_DELAY, retry_request};
 use crate::clean::{clean, one_line, shortened};
 use crate::output;
 
 /// How often a waiting invocation is looked up.
-const POLL: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long after the end of its lifetime an invocation that was approved may still run.
-const MARGIN: Duration = Duration::from_mins(5);
+const EXECUTION_MARGIN: Duration = Duration::from_mins(5);
 /// The lifetime of an invocation that names none.
-const LIFETIME: Duration = Duration::from_hours(1);
+const DEFAULT_LIFETIME: Duration = Duration::from_hours(1);
 /// The length of a description in the plain list.
-const SHORT: usize = 160;
+const MAX_DESCRIPTION_CHARS: usize = 160;
 
 #[derive(Subcommand)]
 pub(super) enum ActionsCommand {
@@ -80,7 +80,7 @@ impl Inside {
         let Self { client, session } = self;
         match command {
             ActionsCommand::List { plain } => {
-                let catalog = repeated(|| client.actions(*session)).await.map_err(error_text)?;
+                let catalog = retry_request(|| client.actions(*session)).await.map_err(error_text)?;
                 if *plain || std::io::stdout().is_terminal() {
                     output::line(plain_list(&catalog).trim_end());
                 } else {
@@ -89,7 +89,7 @@ impl Inside {
             }
             ActionsCommand::Guide { integration } => {
                 let found =
-                    repeated(|| client.action_guide(*session, integration)).await.map_err(error_text)?;
+                    retry_request(|| client.action_guide(*session, integration)).await.map_err(error_text)?;
                 print_guide(&found.guide);
             }
             ActionsCommand::Run { integration, action, params } => {
@@ -106,7 +106,7 @@ impl Inside {
                 print(&self.result_of(found).await?);
             }
             ActionsCommand::History => {
-                print(&json!(repeated(|| client.invocations(*session)).await.map_err(error_text)?));
+                print(&json!(retry_request(|| client.invocations(*session)).await.map_err(error_text)?));
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Inside {
 
     async fn look_up(&self, id: &str) -> Result<Invocation, String> {
         let id: InvocationId = id.parse().map_err(|_| format!("{id:?} is not the id of an invocation"))?;
-        repeated(|| self.client.invocation(self.session, id)).await.map_err(error_text)
+        retry_request(|| self.client.invocation(self.session, id)).await.map_err(error_text)
     }
 
     /// Invokes an action, and again only if the gateway has not received the request.
@@ -123,8 +123,8 @@ impl Inside {
         loop {
             attempt += 1;
             match self.client.invoke_action(self.session, request).await {
-                Err(client::Error::Unreachable { sent: false, .. }) if attempt < ATTEMPTS => {
-                    sleep(PAUSE).await;
+                Err(client::Error::Unreachable { sent: false, .. }) if attempt < MAX_ATTEMPTS => {
+                    sleep(RETRY_DELAY).await;
                 }
                 Err(error @ client::Error::Unreachable { sent: true, .. }) => {
                     return Err(format!(
@@ -143,8 +143,8 @@ impl Inside {
             print_note(&format!("`proliferate actions wait {}` fetches the result later", found.id));
         }
         let (id, lifetime) = (found.id, found.expires_at.map(|end| (end - found.created_at).to_std()));
-        let lifetime = lifetime.and_then(Result::ok).unwrap_or(LIFETIME);
-        let ended = timeout(lifetime + MARGIN, self.ended(found)).await;
+        let lifetime = lifetime.and_then(Result::ok).unwrap_or(DEFAULT_LIFETIME);
+        let ended = timeout(lifetime + EXECUTION_MARGIN, self.wait_for_end(found)).await;
         let ended =
             ended.map_err(|_| format!("invocation {id} has not ended although its time is over"))??;
         match ended.status {
@@ -153,10 +153,10 @@ impl Inside {
         }
     }
 
-    /// An invocation once it has ended.
-    async fn ended(&self, mut found: Invocation) -> Result<Invocation, String> {
+    /// Polls until the invocation has ended.
+    async fn wait_for_end(&self, mut found: Invocation) -> Result<Invocation, String> {
         while is_open(found.status) {
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
             match self.client.invocation(self.session, found.id).await {
                 Ok(now) => found = now,
                 Err(error) if error.is_transient() => {}
@@ -215,7 +215,7 @@ fn plain_list(catalog: &ActionCatalog) -> String {
         let name = name.map(|name| format!(" ({})", one_line(name))).unwrap_or_default();
         let _ = writeln!(text, "{}{name}", one_line(&source.integration));
         for action in &source.actions {
-            let about = one_line(&shortened(&action.description, SHORT));
+            let about = one_line(&shortened(&action.description, MAX_DESCRIPTION_CHARS));
             let (risk, mode) = (action.risk_level, action.mode);
             let _ = writeln!(text, "  {} [{risk}, {mode}] {about}", one_line(&action.name));
         }

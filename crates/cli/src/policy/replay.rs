@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 
 /// The number of decisions read per query.
-const PAGE: i64 = 1_000;
+const DECISIONS_PER_QUERY: i64 = 1_000;
 
 #[derive(Default)]
 struct Replayed {
@@ -73,7 +73,7 @@ async fn replay(
 ) -> Result<(), Failure> {
     let mut after = String::new();
     loop {
-        let page = store.recorded_decisions(Some(org), &after, PAGE).await?;
+        let page = store.recorded_decisions(Some(org), &after, DECISIONS_PER_QUERY).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.run_id);
         let all = page.len();

@@ -16,8 +16,12 @@ pub(super) async fn show(context: &Context) -> Result<(), Failure> {
     let store = context.store().await?;
     let lock = store.safety_lock().await?;
     let now = context.clock.now();
-    let grants: Vec<_> =
-        store.override_grants().await?.into_iter().filter(|grant| state(grant, now) == COUNTS).collect();
+    let grants: Vec<_> = store
+        .override_grants()
+        .await?
+        .into_iter()
+        .filter(|grant| state(grant, now) == ACTIVE_STATUS)
+        .collect();
     let loaded = store.last_policy_change().await?;
     let loaded = loaded.and_then(|record| serde_json::from_str::<Event>(&record).ok());
     let pins = loaded.as_ref().map(|event| {
@@ -53,7 +57,7 @@ pub(super) async fn grants(context: &Context, all: bool) -> Result<(), Failure> 
         .override_grants()
         .await?
         .into_iter()
-        .filter(|grant| all || state(grant, now) == COUNTS)
+        .filter(|grant| all || state(grant, now) == ACTIVE_STATUS)
         .collect();
     let emails = lookup::emails(&store).await?;
     let row = |grant: &OverrideGrant| {
@@ -72,12 +76,12 @@ pub(super) async fn grants(context: &Context, all: bool) -> Result<(), Failure> 
     Ok(())
 }
 
-const COUNTS: &str = "active";
+const ACTIVE_STATUS: &str = "active";
 
 fn state(grant: &OverrideGrant, now: DateTime<Utc>) -> &'static str {
     match grant.revoked_at {
         Some(_) => "revoked",
-        None if grant.valid_until > now => COUNTS,
+        None if grant.valid_until > now => ACTIVE_STATUS,
         None => "ended",
     }
 }

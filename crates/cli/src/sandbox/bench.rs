@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::{json_line, line};
 
 const ROUND_TRIPS: usize = 500;
-const BYTES: usize = 512 * 1024 * 1024;
+const TRANSFER_BYTES: usize = 512 * 1024 * 1024;
 
 /// The measurements; times are in milliseconds.
 struct Measurements {
@@ -86,18 +86,18 @@ async fn inside(context: &Context, inside: &Sandboxd) -> Result<Measurements, Fa
         lines.filter_map(|text| text.trim().trim_end_matches(" kB").parse::<f64>().ok()).sum::<f64>() / 1024.0
     };
     let before = clock.elapsed();
-    let argv = ["head", "-c", &BYTES.to_string(), "/dev/zero"].map(str::to_owned).to_vec();
+    let argv = ["head", "-c", &TRANSFER_BYTES.to_string(), "/dev/zero"].map(str::to_owned).to_vec();
     let mut handle = inside.exec(Exec { argv, ..Exec::default() }).await?;
     let mut got = 0;
     while let Some((_, bytes)) = handle.output.next().await? {
         got += bytes.len();
     }
-    if got != BYTES {
-        return Err(Failure::failed(format!("{got} of {BYTES} bytes came through")));
+    if got != TRANSFER_BYTES {
+        return Err(Failure::failed(format!("{got} of {TRANSFER_BYTES} bytes came through")));
     }
     let seconds = clock.elapsed().saturating_sub(before).as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "half a gigabyte is exact")]
-    let megabytes = BYTES as f64 / 1e6;
+    let megabytes = TRANSFER_BYTES as f64 / 1e6;
     Ok(Measurements {
         start: Vec::new(),
         bare: Vec::new(),
@@ -111,11 +111,11 @@ async fn inside(context: &Context, inside: &Sandboxd) -> Result<Measurements, Fa
 async fn run_for_output(inside: &Sandboxd, argv: &[&str]) -> Result<String, Failure> {
     let argv = argv.iter().map(|word| (*word).to_owned()).collect();
     let exec = Exec { argv, timeout_ms: Some(10_000), ..Exec::default() };
-    let collected = inside.run(exec, "", PRINTED).await?;
+    let collected = inside.run(exec, "", PRINTED_BYTES).await?;
     Ok(String::from_utf8_lossy(&collected.stdout).into_owned())
 }
 
-const PRINTED: usize = 64 * 1024;
+const PRINTED_BYTES: usize = 64 * 1024;
 
 fn report(context: &Context, figures: &Measurements) {
     let Measurements { start, bare, round_trip, megabytes_per_second, private_mib, resident_mib } = figures;

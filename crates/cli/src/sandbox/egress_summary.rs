@@ -19,17 +19,17 @@ use tokio::task::JoinHandle;
 use crate::output::{Output, note};
 
 /// The log file for all sandboxes run by hand, and its rotated predecessor.
-const FILE: &str = "egress-by-hand.jsonl";
-const BEFORE: &str = "egress-by-hand.1.jsonl";
+const LOG_FILE: &str = "egress-by-hand.jsonl";
+const ROTATED_LOG_FILE: &str = "egress-by-hand.1.jsonl";
 const MOST_BYTES: u64 = 8 * 1024 * 1024;
 /// The capacity of the record queue, the same as that of a gateway's database writer.
-const QUEUE: usize = 4096;
+const QUEUE_CAPACITY: usize = 4096;
 /// The maximum number of hosts counted separately, since the sandbox controls how many there are, and the number
 /// shown.
 const MOST_HOSTS: usize = 1000;
-const SHOWN: usize = 20;
+const MAX_LISTED_HOSTS: usize = 20;
 /// How long to wait for a sandbox's connections to close after it has ended.
-const ENDING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The egress recorder of one sandbox run.
 pub(super) struct EgressSummary {
@@ -39,14 +39,14 @@ pub(super) struct EgressSummary {
 
 impl EgressSummary {
     pub(super) fn of(id: &SandboxId, data_dir: &Path) -> (RecordQueue, Self) {
-        let (queue, records) = record_queue(QUEUE);
+        let (queue, records) = record_queue(QUEUE_CAPACITY);
         let log = Log { folder: data_dir.to_owned(), open: None };
-        (queue, Self { task: tokio::spawn(collect(records, id.clone(), log)), file: data_dir.join(FILE) })
+        (queue, Self { task: tokio::spawn(collect(records, id.clone(), log)), file: data_dir.join(LOG_FILE) })
     }
 
     /// Prints the totals. Waits for the recorder, which ends after the sandbox and its proxy.
     pub(super) async fn show(self, out: Output) {
-        let Ok(Ok(sums)) = tokio::time::timeout(ENDING, self.task).await else {
+        let Ok(Ok(sums)) = tokio::time::timeout(CLOSE_TIMEOUT, self.task).await else {
             return note("the egress of the sandbox could not be summarized");
         };
         let file = self.file.display();
@@ -63,12 +63,12 @@ impl EgressSummary {
             [host.clone(), (*verdict).to_owned()].into_iter().chain(numbers).collect()
         };
         let columns = ["HOST", "VERDICT", "CONNECTIONS", "UP", "DOWN"];
-        let rows: Vec<_> = hosts.iter().take(SHOWN).map(row).collect();
+        let rows: Vec<_> = hosts.iter().take(MAX_LISTED_HOSTS).map(row).collect();
         if !rows.is_empty() {
             out.list_on_stderr(hosts.iter().map(value).collect(), &columns, &rows);
         }
-        if hosts.len() > SHOWN {
-            note(&format!("{} more hosts are in {file}", hosts.len() - SHOWN));
+        if hosts.len() > MAX_LISTED_HOSTS {
+            note(&format!("{} more hosts are in {file}", hosts.len() - MAX_LISTED_HOSTS));
         }
     }
 }
@@ -153,16 +153,16 @@ impl Log {
 
     fn open(&self) -> io::Result<File> {
         let mut options = fs::OpenOptions::new();
-        options.append(true).create(true).mode(0o600).open(self.folder.join(FILE))
+        options.append(true).create(true).mode(0o600).open(self.folder.join(LOG_FILE))
     }
 
     /// Rotates a full file. The lock and the inode check ensure that only the first process to find it full renames
     /// it.
     fn archive(&self, full: &File) -> io::Result<()> {
         rustix::fs::flock(full, FlockOperation::LockExclusive)?;
-        let named = self.folder.join(FILE);
+        let named = self.folder.join(LOG_FILE);
         if fs::metadata(&named).is_ok_and(|now| now.ino() == full.metadata().map_or(0, |full| full.ino())) {
-            fs::rename(named, self.folder.join(BEFORE))?;
+            fs::rename(named, self.folder.join(ROTATED_LOG_FILE))?;
         }
         Ok(())
     }
@@ -182,7 +182,8 @@ mod tests {
             one.write(&line).unwrap();
             other.write(&line).unwrap();
         }
-        let sizes = [FILE, BEFORE].map(|name| fs::metadata(dir.path().join(name)).unwrap().len());
+        let sizes =
+            [LOG_FILE, ROTATED_LOG_FILE].map(|name| fs::metadata(dir.path().join(name)).unwrap().len());
         assert!(sizes[1] > MOST_BYTES, "{sizes:?}");
         assert!(sizes.iter().all(|size| *size < MOST_BYTES + 300_000), "{sizes:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);

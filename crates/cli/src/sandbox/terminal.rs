@@ -13,8 +13,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-const KILL: i32 = 9;
-const PIECE: usize = 64 * 1024;
+const SIGKILL: i32 = 9;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Runs a program to its end and returns its exit code; for a signal, 128 plus its number, as a shell does.
 pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode, Failure> {
@@ -50,7 +50,7 @@ fn start_failure(error: ClientError, program: &str) -> Failure {
 async fn forward_program(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> {
     let ExecHandle { mut stdin, mut output, mut control } = handle;
     let feeding = tokio::spawn(async move {
-        let (mut from, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);
+        let (mut from, mut piece) = (tokio::io::stdin(), vec![0; CHUNK_BYTES]);
         while let Ok(read @ 1..) = from.read(&mut piece).await {
             if stdin.write(piece[..read].to_vec()).await.is_err() {
                 return;
@@ -73,7 +73,7 @@ async fn forward_program(handle: ExecHandle, program: &str) -> Result<ExitReason
                         None => Ok(()),
                     },
                     // The second request to stop kills the program.
-                    TerminalEvent::Stop(number) => control.signal(if stop_requested { KILL } else { number }).await,
+                    TerminalEvent::Stop(number) => control.signal(if stop_requested { SIGKILL } else { number }).await,
                 };
                 stop_requested |= matches!(event, TerminalEvent::Stop(_));
                 ignore_gone(sent)?;

@@ -28,7 +28,7 @@ pub(super) struct AttachedSession<'a> {
     screen: Screen<Terminal>,
     /// Standard input is a terminal, where a person types.
     is_terminal: bool,
-    history: History,
+    history: Backlog,
     interrupt: Interrupt,
     outcome: PromptOutcome,
     full: bool,
@@ -54,7 +54,7 @@ enum Interrupt {
 }
 
 /// Whether to show earlier messages or only new ones.
-enum History {
+enum Backlog {
     Shown,
     Hidden,
 }
@@ -76,7 +76,7 @@ impl<'a> AttachedSession<'a> {
             screen: Screen::new(Terminal::plain(), full),
             full,
             is_terminal: std::io::stdin().is_terminal(),
-            history: History::Shown,
+            history: Backlog::Shown,
             interrupt: Interrupt::None,
             outcome: PromptOutcome::Pending,
         })
@@ -136,7 +136,7 @@ impl<'a> AttachedSession<'a> {
     /// Sends one prompt and prints its answer. Neither prints nor waits for the turns of other users.
     pub(super) async fn answer(mut self, text: &str) -> Result<ExitCode, Failure> {
         let mut interrupts = interrupts()?;
-        self.history = History::Hidden;
+        self.history = Backlog::Hidden;
         while !self.turns.is_ready() {
             let event = self.stream.next().await;
             self.handle_event(event)?;
@@ -218,10 +218,10 @@ impl<'a> AttachedSession<'a> {
             json_line(&serde_json::json!(frame));
         } else {
             match (&frame.message, &self.history) {
-                (ServerMessage::Init { .. }, History::Hidden) => {}
-                (ServerMessage::Error { .. }, History::Hidden) => self.screen.show(&frame.message),
-                (_, History::Hidden) if !ours => {}
-                (ServerMessage::Init { messages, earlier, .. }, History::Shown) => {
+                (ServerMessage::Init { .. }, Backlog::Hidden) => {}
+                (ServerMessage::Error { .. }, Backlog::Hidden) => self.screen.show(&frame.message),
+                (_, Backlog::Hidden) if !ours => {}
+                (ServerMessage::Init { messages, earlier, .. }, Backlog::Shown) => {
                     if *earlier > 0 {
                         let id = self.id;
                         self.notice(&format!(

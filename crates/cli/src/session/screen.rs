@@ -12,7 +12,7 @@ use crate::clean::{clean, cut, shortened};
 use crate::output::{BOLD, DIM, GREEN, RED, YELLOW};
 
 /// The maximum width of arguments, the maximum width of a result line, and the maximum number of result lines.
-const ARGUMENTS: usize = 120;
+const MAX_ARGUMENTS_CHARS: usize = 120;
 const RESULT_WIDTH: usize = 160;
 const RESULT_LINES: usize = 5;
 
@@ -172,7 +172,7 @@ impl<W: Write> Screen<W> {
         let args = match args {
             Value::Null => String::new(),
             args if self.full => clean(&args.to_string()),
-            args => shortened(&clean(&args.to_string()), ARGUMENTS),
+            args => shortened(&clean(&args.to_string()), MAX_ARGUMENTS_CHARS),
         };
         self.line(&format!("{GREEN}→ {}{GREEN:#} {args}", clean(tool)));
     }
@@ -203,7 +203,7 @@ impl<W: Write> Screen<W> {
         match message {
             ServerMessage::ActionApprovalRequest(waiting) => {
                 let OpenApproval { integration, action, risk_level, params, .. } = waiting;
-                let params = shortened(&clean(&params.to_string()), ARGUMENTS);
+                let params = shortened(&clean(&params.to_string()), MAX_ARGUMENTS_CHARS);
                 let what = clean(&format!("{integration} {action}"));
                 self.line(&format!("{YELLOW}approval wanted ({risk_level}): {what}{YELLOW:#} {params}"));
             }

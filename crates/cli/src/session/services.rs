@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::line;
 
 /// The maximum length of a command in a table.
-const COMMAND: usize = 60;
+const MAX_COMMAND_CHARS: usize = 60;
 
 pub(super) async fn ls(context: &Context, client: &Client, named: &str) -> Result<(), Failure> {
     let id = find(client, named).await?;
@@ -36,6 +36,6 @@ fn row(service: &ServiceEntry) -> Vec<String> {
         service.status.to_string(),
         service.pid.map_or("-".to_owned(), |pid| pid.to_string()),
         service.restarts.to_string(),
-        shortened(&clean(&service.command), COMMAND),
+        shortened(&clean(&service.command), MAX_COMMAND_CHARS),
     ]
 }

@@ -16,7 +16,7 @@ pub(super) enum Ended {
 
 /// Whose turn is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Running {
+enum RunningTurn {
     Nobody,
     Ours,
     Others,
@@ -35,7 +35,7 @@ pub(super) enum Prompt {
 pub(super) struct Turns {
     /// Prompts that were sent and whose turns have not started.
     waiting: VecDeque<Prompt>,
-    running: Running,
+    running: RunningTurn,
     /// The ids of all prompts seen, so that an old prompt is not mistaken for a new one with the same text.
     known: HashSet<String>,
     /// The conversation so far has been received.
@@ -44,7 +44,7 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn new() -> Self {
-        Self { waiting: VecDeque::new(), running: Running::Nobody, known: HashSet::new(), ready: false }
+        Self { waiting: VecDeque::new(), running: RunningTurn::Nobody, known: HashSet::new(), ready: false }
     }
 
     /// Registers a prompt that was sent from this terminal.
@@ -54,7 +54,7 @@ impl Turns {
 
     /// Whether the running turn was started from this terminal.
     pub(super) fn is_ours(&self) -> bool {
-        self.running == Running::Ours
+        self.running == RunningTurn::Ours
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -63,7 +63,7 @@ impl Turns {
 
     /// Whether there is a running or waiting turn that could be cancelled.
     pub(super) fn is_busy(&self) -> bool {
-        self.running != Running::Nobody || !self.waiting.is_empty()
+        self.running != RunningTurn::Nobody || !self.waiting.is_empty()
     }
 
     pub(super) fn are_idle(&self) -> bool {
@@ -75,11 +75,11 @@ impl Turns {
         match &frame.message {
             ServerMessage::Init { messages, .. } => self.all(messages),
             ServerMessage::Message(message) if message.role == MessageRole::User => {
-                self.running = if self.begins(message) { Running::Ours } else { Running::Others };
+                self.running = if self.begins(message) { RunningTurn::Ours } else { RunningTurn::Others };
                 None
             }
             ServerMessage::TurnComplete { outcome, .. } => {
-                let ours = std::mem::replace(&mut self.running, Running::Nobody) == Running::Ours;
+                let ours = std::mem::replace(&mut self.running, RunningTurn::Nobody) == RunningTurn::Ours;
                 ours.then_some(Ended::With(*outcome))
             }
             ServerMessage::MessageCancelled { message_id: Some(id) } => {
@@ -89,7 +89,7 @@ impl Turns {
             }
             // A cancellation without a message id cancels the waiting prompts only if no turn is running: otherwise it
             // cancels the running turn.
-            ServerMessage::MessageCancelled { message_id: None } if self.running == Running::Nobody => {
+            ServerMessage::MessageCancelled { message_id: None } if self.running == RunningTurn::Nobody => {
                 let waited = !std::mem::take(&mut self.waiting).is_empty();
                 waited.then_some(Ended::With(TurnOutcome::Cancelled))
             }
@@ -98,8 +98,8 @@ impl Turns {
             ServerMessage::Status { status: WireStatus::Error | WireStatus::Stopped, .. }
                 if frame.seq.is_some() =>
             {
-                let ours = !std::mem::take(&mut self.waiting).is_empty() || self.running == Running::Ours;
-                self.running = Running::Nobody;
+                let ours = !std::mem::take(&mut self.waiting).is_empty() || self.running == RunningTurn::Ours;
+                self.running = RunningTurn::Nobody;
                 ours.then_some(Ended::Never)
             }
             _ => None,
@@ -120,7 +120,7 @@ impl Turns {
     /// Processes a complete conversation: the first frame of a stream, or the snapshot after a gap.
     fn all(&mut self, messages: &[Message]) -> Option<Ended> {
         self.ready = true;
-        let mut ours = self.running == Running::Ours;
+        let mut ours = self.running == RunningTurn::Ours;
         for message in messages.iter().filter(|message| message.role == MessageRole::User) {
             ours |= self.begins(message);
         }
@@ -130,9 +130,9 @@ impl Turns {
             MessageRole::Assistant => !last.is_complete && !last.interrupted,
         });
         self.running = match (goes_on, ours) {
-            (false, _) => Running::Nobody,
-            (true, true) => Running::Ours,
-            (true, false) => Running::Others,
+            (false, _) => RunningTurn::Nobody,
+            (true, true) => RunningTurn::Ours,
+            (true, false) => RunningTurn::Others,
         };
         (ours && !goes_on).then_some(Ended::Unseen)
     }

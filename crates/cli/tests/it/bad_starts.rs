@@ -7,9 +7,9 @@ use sqlx::Connection as _;
 
 use crate::harness::{Ended, Machine};
 
-const SERVE: &[&str] = &["serve", "--listen", "127.0.0.1:0"];
+const SERVE_ARGUMENTS: &[&str] = &["serve", "--listen", "127.0.0.1:0"];
 
-fn refused(ended: &Ended, code: i32, words: &[&str]) {
+fn assert_refused(ended: &Ended, code: i32, words: &[&str]) {
     assert_eq!(ended.code, code, "{}", ended.err);
     assert_eq!(ended.out, "");
     for word in words {
@@ -37,7 +37,7 @@ fn wrong_settings_are_named_all_at_once() {
         .with("SANDBOX_PROVIDER", "cloud")
         .with("ALLOWED_ORIGINS", "https://a.example/path");
     let names = ["GATEWAY_JWT_SECRET", "PUBLIC_URL", "SANDBOX_PROVIDER", "ALLOWED_ORIGINS", "4 settings"];
-    refused(&machine.run(SERVE), 2, &names);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 2, &names);
     assert!(!machine.data_dir().exists());
 }
 
@@ -46,7 +46,7 @@ fn a_taken_port() {
     let machine = Machine::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    refused(&machine.run(&["serve", "--listen", &address]), 3, &[&address, "--listen"]);
+    assert_refused(&machine.run(&["serve", "--listen", &address]), 3, &[&address, "--listen"]);
     assert!(!machine.data_dir().exists());
 }
 
@@ -56,15 +56,15 @@ fn a_data_dir_that_cannot_be_written() {
     let file = machine.file("in-the-way");
     std::fs::write(&file, "").unwrap();
     let inside = file.join("data");
-    let args = [SERVE, &["--data-dir", inside.to_str().unwrap()]].concat();
-    refused(&machine.run(&args), 3, &["in-the-way", "--data-dir"]);
+    let args = [SERVE_ARGUMENTS, &["--data-dir", inside.to_str().unwrap()]].concat();
+    assert_refused(&machine.run(&args), 3, &["in-the-way", "--data-dir"]);
 }
 
 #[test]
 fn a_read_only_data_dir() {
     // Root ignores file permissions, so use a folder in which not even root can create a file.
-    refused(
-        &Machine::new().run(&[SERVE, &["--data-dir", "/proc/self"]].concat()),
+    assert_refused(
+        &Machine::new().run(&[SERVE_ARGUMENTS, &["--data-dir", "/proc/self"]].concat()),
         3,
         &["/proc/self", "--data-dir"],
     );
@@ -78,7 +78,7 @@ fn an_unreachable_database() {
         .with("GATEWAY_JWT_SECRET", &secret)
         .with("SERVICE_TO_SERVICE_AUTH_TOKEN", &"t".repeat(32))
         .with("USER_SECRETS_ENCRYPTION_KEY", &"ab".repeat(32));
-    refused(&machine.run(SERVE), 3, &["127.0.0.1:1", "DATABASE_URL"]);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 3, &["127.0.0.1:1", "DATABASE_URL"]);
     assert!(!machine.data_dir().exists());
 }
 
@@ -86,15 +86,15 @@ fn an_unreachable_database() {
 fn postgres_without_secrets() {
     let machine = Machine::new().with("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d");
     let names = ["GATEWAY_JWT_SECRET", "SERVICE_TO_SERVICE_AUTH_TOKEN", "USER_SECRETS_ENCRYPTION_KEY"];
-    refused(&machine.run(SERVE), 2, &names);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 2, &names);
     assert!(!machine.data_dir().exists());
 }
 
 #[test]
 fn settings_that_do_nothing_yet() {
     let machine = Machine::new().with("REDIS_URL", "redis://:hunter2@127.0.0.1:1").with("S3_BUCKET", "b");
-    for command in [SERVE, &["doctor"]] {
-        refused(
+    for command in [SERVE_ARGUMENTS, &["doctor"]] {
+        assert_refused(
             &machine.run(command),
             2,
             &["REDIS_URL is not supported yet", "S3_BUCKET is not supported yet"],
@@ -111,8 +111,8 @@ fn a_database_of_a_newer_program() {
     let insert = "INSERT INTO schema_migrations VALUES (999, 'later', 'x', 'now')";
     // Simulate a database of a newer version: a migration writes its schema version last.
     execute(&file, insert);
-    refused(&machine.run(SERVE), 3, &["999", "newer program"]);
-    refused(&machine.run(&["users", "ls"]), 3, &["999"]);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 3, &["999", "newer program"]);
+    assert_refused(&machine.run(&["users", "ls"]), 3, &["999"]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_file_that_is_not_a_database() {
     std::fs::create_dir_all(machine.data_dir()).unwrap();
     std::fs::write(machine.data_dir().join("proliferate.db"), "This is not a database, only a text.")
         .unwrap();
-    refused(&machine.run(SERVE), 3, &["proliferate.db"]);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 3, &["proliferate.db"]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_broken_model_script() {
     let script = machine.file("script.toml");
     std::fs::write(&script, "[[rule]]\nwhen = 5\n").unwrap();
     let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
-    refused(&machine.run(SERVE), 2, &["PROLIFERATE_MODEL_SCRIPT", "script.toml"]);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 2, &["PROLIFERATE_MODEL_SCRIPT", "script.toml"]);
     assert!(!machine.data_dir().exists());
 }
 
@@ -148,7 +148,7 @@ fn commands_that_read_or_change_rows_create_no_database() {
     let out = machine.file("backup.db");
     let backup = ["db", "backup", out.to_str().unwrap()];
     for args in [&["users", "ls"][..], &["keys", "ls"], &["token", "user"], &["secrets", "ls"], &backup] {
-        refused(&machine.run(args), 3, &["proliferate.db"]);
+        assert_refused(&machine.run(args), 3, &["proliferate.db"]);
     }
     assert!(!machine.data_dir().exists() && !out.exists());
 }
@@ -156,7 +156,7 @@ fn commands_that_read_or_change_rows_create_no_database() {
 #[test]
 fn a_credential_in_a_url_is_not_repeated() {
     let machine = Machine::new().with("ANTHROPIC_BASE_URL", "https://user:hunter2@example.com");
-    refused(&machine.run(SERVE), 2, &["ANTHROPIC_BASE_URL"]);
+    assert_refused(&machine.run(SERVE_ARGUMENTS), 2, &["ANTHROPIC_BASE_URL"]);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_lost_key_file_is_noticed_before_anything_is_served() {
     machine.feed(&["secrets", "set", "KEPT", "-"], "1");
     let keys = machine.data_dir().join("keys.env");
     std::fs::rename(&keys, machine.file("elsewhere")).unwrap();
-    let ended = machine.run(SERVE);
+    let ended = machine.run(SERVE_ARGUMENTS);
     assert_ne!(ended.code, 0);
     assert!(ended.err.contains("keys.env"), "{}", ended.err);
     std::fs::rename(machine.file("elsewhere"), &keys).unwrap();

@@ -11,8 +11,8 @@ use crate::live_broken::until;
 use crate::live_crash::Stage;
 
 /// A file that marks the small disk, which is mounted for a child process.
-const MARK: &str = "small-disk";
-const SCRIPT: &str = r#"mount -t tmpfs -o size=32m tmpfs "$1"; touch "$1/$2"; export TMPDIR="$1"
+const MARKER_FILE: &str = "small-disk";
+const MOUNT_SCRIPT: &str = r#"mount -t tmpfs -o size=32m tmpfs "$1"; touch "$1/$2"; export TMPDIR="$1"
     exec "$3" --exact disk_full::on_a_small_disk --nocapture"#;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_full_disk_is_reported_and_the_conversation_is_served() {
     // Use a separate mount namespace, so that a failing test leaves no mount behind.
     let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
     let mut unshare = Command::new("unshare");
-    unshare.args([flags, "sh", "-ec", SCRIPT, "sh"]).arg(folder.path()).arg(MARK);
+    unshare.args([flags, "sh", "-ec", MOUNT_SCRIPT, "sh"]).arg(folder.path()).arg(MARKER_FILE);
     let ran = unshare.arg(std::env::current_exe().unwrap()).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("it went on"), "{said}");
@@ -31,7 +31,7 @@ fn a_full_disk_is_reported_and_the_conversation_is_served() {
 #[test]
 fn on_a_small_disk() {
     let disk = std::env::temp_dir();
-    if !disk.join(MARK).exists() {
+    if !disk.join(MARKER_FILE).exists() {
         return;
     }
     let mut stage = Stage::start(None);
@@ -62,13 +62,13 @@ fn told_and_served(real: &Real, mut socket: Watching, filler: &Path) {
     while socket.next().is_some() {}
     assert_eq!(socket.closed, Some((1013, "The gateway's disk is full".to_owned())));
     let mut socket = real.watch("");
-    let frames = refused(&mut socket);
+    let frames = read_refusals(&mut socket);
     let init = frames.iter().find(|frame| frame["type"] == "init").unwrap();
     assert_eq!(init["payload"]["messages"][1]["content"], "echo: before", "{init}");
     let reason = &frames.iter().find(|frame| frame["type"] == "error").unwrap()["payload"]["message"];
     assert!(reason.as_str().unwrap().contains("disk is full"), "{reason}");
     let mut again = real.watch(&format!("&since={}", init["seq"]));
-    assert!(refused(&mut again).iter().all(|frame| frame["type"] != "init"), "it has the conversation");
+    assert!(read_refusals(&mut again).iter().all(|frame| frame["type"] != "init"), "it has the conversation");
     socket.prompt("now");
     assert_eq!(socket.until_type("error").pop().unwrap()["payload"]["message"], *reason);
     socket.say(&json!({"type": "ping"}));
@@ -92,6 +92,6 @@ fn disk_check(real: &Real) -> (u16, Value) {
 }
 
 /// The frames that a client receives when it connects while the disk is full.
-fn refused(socket: &mut Watching) -> Vec<Value> {
+fn read_refusals(socket: &mut Watching) -> Vec<Value> {
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error")
 }

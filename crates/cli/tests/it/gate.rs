@@ -13,10 +13,10 @@ use crate::postgres::Database;
 
 /// The crash points: after the claim and before the effect, after the effect and before its outcome is recorded, after
 /// the outcome is recorded and before the reply.
-const POINTS: [&str; 3] = ["gate-claimed", "gate-executed", "gate-settled"];
+const CRASH_POINTS: [&str; 3] = ["gate-claimed", "gate-executed", "gate-settled"];
 
 /// How long to wait: less than the 30 s after which a gateway without a heartbeat counts as dead.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_FOR_CRASH: Duration = Duration::from_secs(20);
 
 /// A machine whose tools count their effects in the recorder.
 fn machine(effects: &EffectRecorder) -> Machine {
@@ -39,7 +39,7 @@ pub(crate) fn with_tools(machine: Machine, effects: &EffectRecorder) -> Machine 
 }
 
 fn post(server: &Server, path: &str, token: &str, body: &Value) -> reqwest::Result<(u16, Value)> {
-    let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build()?;
+    let client = reqwest::blocking::Client::builder().no_proxy().timeout(WAIT_FOR_CRASH).build()?;
     let request = client.post(server.url(path)).bearer_auth(token).header("content-type", "application/json");
     let answer = request.body(body.to_string()).send()?;
     Ok((answer.status().as_u16(), answer.json()?))
@@ -53,7 +53,7 @@ pub(crate) fn dead(mut server: Server) {
 
 #[test]
 fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
-    for point in POINTS {
+    for point in CRASH_POINTS {
         die_during_an_effect(point, Machine::new());
     }
 }
@@ -61,7 +61,7 @@ fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
 /// The next gateway on the same host sees that the process is gone, and does not wait for the heartbeat to expire.
 #[test]
 fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies_on_postgres() {
-    for point in POINTS {
+    for point in CRASH_POINTS {
         let database = Database::new(&point.replace('-', "_"));
         die_during_an_effect(point, Machine::new().on(&database.url()));
     }
@@ -128,7 +128,7 @@ fn a_request_with_a_key_is_done_after_the_gateway_died_with_it() {
 #[test]
 fn a_replay_safe_tool_is_retried_wherever_the_gateway_dies() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for point in POINTS {
+    for point in CRASH_POINTS {
         let effects = runtime.block_on(EffectRecorder::start()).unwrap();
         let machine = machine(&effects);
         let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, WebSocket, client};
 use crate::harness::{Machine, Server};
 
 /// A timeout longer than a boot of the agent on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TEST_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A client for a gateway that may have to boot an agent first.
 pub(crate) fn http() -> reqwest::blocking::Client {
@@ -222,7 +222,7 @@ impl Real {
     pub(crate) fn watch(&self, more: &str) -> Watching {
         let address = self.server().said["address"].as_str().unwrap();
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let url = format!("ws://{address}/proliferate/{}?token={}{more}", self.session, self.key);
         let (socket, _) = client(url, stream).unwrap_or_else(|error| panic!("{error}"));
         Watching { socket, closed: None }

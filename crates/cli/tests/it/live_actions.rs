@@ -69,7 +69,7 @@ impl Acting {
         let said = self.real.shell(
             &self.real.session,
             &format!(
-                "rm -f /tmp/act-said; {WRITE} --params '{{\"note\":\"hi\"}}' >/dev/null 2>/tmp/act-said & {until_named}; kill $!; cat /tmp/act-said"
+                "rm -f /tmp/act-said; {WRITE_ACTION_COMMAND} --params '{{\"note\":\"hi\"}}' >/dev/null 2>/tmp/act-said & {until_named}; kill $!; cat /tmp/act-said"
             ),
         );
         let named = said.split_once("actions wait ").and_then(|(_, rest)| rest.split_once('`'));
@@ -78,7 +78,7 @@ impl Acting {
 
     /// Has the agent request a write and wait for its result, in a process that runs on while the gateway restarts.
     fn agent_that_waits(&self) -> Child {
-        let command = ["sandbox", "exec", &self.real.session, "--", "sh", "-c", WRITE];
+        let command = ["sandbox", "exec", &self.real.session, "--", "sh", "-c", WRITE_ACTION_COMMAND];
         let mut command = self.real.machine.command(&command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -89,7 +89,7 @@ impl Acting {
     }
 }
 
-const WRITE: &str = "proliferate actions run --integration tools --action effect.write";
+const WRITE_ACTION_COMMAND: &str = "proliferate actions run --integration tools --action effect.write";
 
 #[test]
 fn the_command_line_in_a_sandbox_lists_and_runs_actions() {
@@ -142,7 +142,8 @@ fn an_action_that_needs_approval_waits_in_the_sandbox_for_its_decision() {
     let _socket = running(&acting.real);
     for (act, says) in [("approve", None), ("deny", Some("Error: Action denied: a person denied it"))] {
         let (out, err, code) = std::thread::scope(|scope| {
-            let agent = scope.spawn(|| acting.run(&format!("{WRITE} --params '{{\"note\":\"hi\"}}'")));
+            let agent =
+                scope.spawn(|| acting.run(&format!("{WRITE_ACTION_COMMAND} --params '{{\"note\":\"hi\"}}'")));
             let id = acting.waiting();
             acting.real.post(&format!("/v1/invocations/{id}/{act}"), &json!({}));
             agent.join().unwrap()
@@ -287,7 +288,7 @@ fn an_approver_edits_the_parameters_and_decides_not_to_be_asked_again() {
         done.err
     );
     assert_eq!(acting.effects.all().len(), 3);
-    let (_, err, code) = acting.run(WRITE);
+    let (_, err, code) = acting.run(WRITE_ACTION_COMMAND);
     assert_eq!((code.as_str(), acting.effects.all().len()), ("0", 4), "nobody is asked: {err}");
     let listed = machine.json(&["actions", "modes", "ls"]);
     assert_eq!(
@@ -345,7 +346,7 @@ fn a_call_still_waits_after_the_gateway_was_killed_and_an_approval_executes_it_o
     // After the request is on disk, and before the agent and the people who watch are told.
     acting.real.restart_with(&[("FAILPOINTS", "gate-waiting=return")]);
     let socket = running(&acting.real);
-    let (_, err, code) = acting.run(WRITE);
+    let (_, err, code) = acting.run(WRITE_ACTION_COMMAND);
     assert!(err.contains("`proliferate actions history` shows it") && code == "1", "{err} {code}");
     dead(acting.real.server.take().unwrap());
     drop(socket);

@@ -11,9 +11,9 @@ use crate::gate::dead;
 use crate::live::{Real, http};
 
 const SECRET: &str = "0123456789abcdef-of-the-webhook";
-const QUIET: &str = "[[rule]]\n[[rule.step]]\ntext = \"I have nothing to report.\"\n";
+const SILENT_MODEL_SCRIPT: &str = "[[rule]]\n[[rule.step]]\ntext = \"I have nothing to report.\"\n";
 
-const PERSONA: &str = "You are the librarian of this team.";
+const SYSTEM_PROMPT: &str = "You are the librarian of this team.";
 
 /// A gateway with an automation, and the model of its agents.
 struct World {
@@ -30,7 +30,7 @@ impl World {
 
     fn with(more: &[(&str, &str)]) -> Self {
         let threads = tokio::runtime::Runtime::new().unwrap();
-        let script = model::Script::parse(QUIET).unwrap();
+        let script = model::Script::parse(SILENT_MODEL_SCRIPT).unwrap();
         let model = threads.block_on(ScriptedModel::start(script)).unwrap();
         let url = model.url();
         let settings =
@@ -38,7 +38,7 @@ impl World {
         let real = Real::serving(&[&settings[..], more].concat());
         let made = real.post(
             "/v1/automations",
-            &json!({"name": "triage", "instructions": "Triage the issue.", "systemPrompt": PERSONA,
+            &json!({"name": "triage", "instructions": "Triage the issue.", "systemPrompt": SYSTEM_PROMPT,
                 "webhook": {"scheme": "generic", "secret": SECRET}}),
         );
         let automation = made["id"].as_str().unwrap().to_owned();
@@ -137,10 +137,13 @@ fn shell(command: &str) -> String {
 /// An agent that asks which label to use before it reports. The answer is the result of its question, or its next prompt.
 fn asking(run: &str) -> String {
     let ask = r#"{ name = "question", input = { questions = [{ question = "Which label?", header = "Label", options = [{ label = "bug", description = "It is broken" }, { label = "idea", description = "It is new" }] }] } }"#;
-    script(run, &[ask]).replace(REST, &format!("[[rule]]\nwhen = \"which label\"\n{}{REST}", report(run)))
+    script(run, &[ask]).replace(
+        ECHO_MODEL_SCRIPT,
+        &format!("[[rule]]\nwhen = \"which label\"\n{}{ECHO_MODEL_SCRIPT}", report(run)),
+    )
 }
 
-const REST: &str = "[[rule]]\n[[rule.step]]\ntext = \"You said: {prompt}\"\n";
+const ECHO_MODEL_SCRIPT: &str = "[[rule]]\n[[rule.step]]\ntext = \"You said: {prompt}\"\n";
 
 /// The steps with which an agent reports.
 fn report(run: &str) -> String {
@@ -168,7 +171,7 @@ text = "A title"
 [[rule]]
 when = "triage the issue"
 {calls}
-{report}{REST}"#
+{report}{ECHO_MODEL_SCRIPT}"#
     )
 }
 
@@ -208,7 +211,9 @@ fn a_signed_webhook_becomes_a_run_that_succeeds() {
         .collect();
     assert!(asked.iter().any(|body| body.contains("canary-of-the-event")), "the agent did not see the event");
     assert!(asked.iter().any(|body| body.contains(&format!("run:{run}:completion"))));
-    assert!(asked.iter().any(|body| body.contains(PERSONA) && body.contains("must report the outcome")));
+    assert!(
+        asked.iter().any(|body| body.contains(SYSTEM_PROMPT) && body.contains("must report the outcome"))
+    );
     assert!(!asked.iter().any(|body| body.contains("smallest change")), "the base is there too");
     let session = done["sessionId"].as_str().unwrap();
     let ended = world.until_session(session, "stopped");
@@ -249,7 +254,7 @@ fn later_files_are_gone(mut world: World, session: &str) {
     let noted = noted.unwrap();
     // The run has ended, so there is nothing to report.
     let system = noted["system"].to_string();
-    assert!(system.contains(PERSONA) && !system.contains("report the outcome"), "{system}");
+    assert!(system.contains(SYSTEM_PROMPT) && !system.contains("report the outcome"), "{system}");
     assert!(!noted["tools"].to_string().contains("automation_complete"), "{}", noted["tools"]);
     assert_eq!(world.real.shell(&world.real.sandbox(), "ls"), "saved");
 }

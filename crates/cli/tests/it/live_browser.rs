@@ -30,7 +30,7 @@ text = "You said: {prompt}"
 "#;
 
 /// A page whose upper part is red, with a text, and whose lower part is white.
-const SITE: &str = "mkdir -p .proliferate/.verification; cat > server.js <<'END'\n\
+const START_SITE_COMMAND: &str = "mkdir -p .proliferate/.verification; cat > server.js <<'END'\n\
     const page = '<body style=\"margin:0\"><h1 style=\"margin:0;height:200px;background:#cc0000\">Hello</h1>';\n\
     require('http').createServer((_, answer) => answer.setHeader('content-type', 'text/html').end(page)).listen(8000);\n\
     END\n\
@@ -55,7 +55,7 @@ fn an_agent_looks_at_its_app_and_a_person_sees_the_screenshot() {
     let real = real(&[("SANDBOX_BROWSER", "1")]);
     let mut socket = real.watch("");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
-    real.shell(&real.sandbox(), SITE);
+    real.shell(&real.sandbox(), START_SITE_COMMAND);
     socket.prompt("please look at the page");
     let frames = socket.until_type("turn_complete");
     let text = tokens(&frames);

@@ -50,12 +50,12 @@ fn a_snapshot_is_made_once_wherever_the_gateway_dies() {
     }
 }
 
-const PROXY: &str = include_str!("../fixtures/cutting_proxy.mjs");
+const CUTTING_PROXY_SOURCE: &str = include_str!("../fixtures/cutting_proxy.mjs");
 /// The ports inside of the proxy and the gateway.
-const PORTS: [&str; 2] = ["4099", "4098"];
+const PROXY_PORTS: [&str; 2] = ["4099", "4098"];
 /// Sends the callbacks of the agent's tool through the proxy. The agent reads the file of the tool when it starts,
 /// and never answers a request that comes too early.
-const DIVERT: &str = r##"sed -i 's#process.env.PROLIFERATE_GATEWAY_URL#"http://127.0.0.1:4099"#' \
+const DIVERT_PLUGIN_COMMAND: &str = r##"sed -i 's#process.env.PROLIFERATE_GATEWAY_URL#"http://127.0.0.1:4099"#' \
         ~/.proliferate/agent/tool/save_snapshot.js
     old=$(pgrep -f '^/opt/agent serve'); kill -9 $old
     until new=$(pgrep -f '^/opt/agent serve') && [ "$new" != "$old" ] && curl -sfm 1 http://127.0.0.1:4096/global/health
@@ -76,8 +76,9 @@ impl Diverted {
         let sandbox = real.sandbox();
         // A gateway that sees its agent restart would write the agent's files anew.
         assert_eq!(real.server.take().unwrap().stop(), 0);
-        real.shell(&sandbox, DIVERT);
-        let node = ["node", "--input-type=module", "-e", PROXY, PORTS[0], PORTS[1]];
+        real.shell(&sandbox, DIVERT_PLUGIN_COMMAND);
+        let node =
+            ["node", "--input-type=module", "-e", CUTTING_PROXY_SOURCE, PROXY_PORTS[0], PROXY_PORTS[1]];
         let arguments = [&["sandbox", "exec", sandbox.as_str(), "--"], &node[..]].concat();
         let mut command = real.machine.command(&arguments);
         let mut proxy = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

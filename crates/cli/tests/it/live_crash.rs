@@ -13,10 +13,10 @@ use crate::harness::{Machine, postgres};
 use crate::live::{Real, Watching};
 use crate::live_broken::until;
 
-type Act = fn(&Turn);
+type TurnAct = fn(&Turn);
 
 /// The agent's actions in the turn, and the type of the frame that shows each.
-const ACTS: [(Act, &str); 6] = [
+const CRASHING_ACTS: [(TurnAct, &str); 6] = [
     (Turn::begin, "message"),
     (|turn| turn.say("I will look. "), "token"),
     (|turn| turn.call("bash", &json!({"command": "ls"}), "a file"), "tool_end"),
@@ -26,7 +26,7 @@ const ACTS: [(Act, &str); 6] = [
 ];
 /// The minimum number of frames of such a turn: the prompt, two answers with their ends, two tokens, the call, the
 /// end.
-const FRAMES: usize = 12;
+const MIN_FRAMES: usize = 12;
 
 #[derive(Clone, Copy)]
 enum Fault {
@@ -76,7 +76,7 @@ impl Stage {
         socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
         socket.prompt("go");
         let mut played = Played::default();
-        let mut acts = ACTS.iter();
+        let mut acts = CRASHING_ACTS.iter();
         let mut wanted = "message";
         while played.read(&mut socket, wanted, nth) && played.frames.len() < nth {
             let Some((act, shown_by)) = acts.next() else { return false };
@@ -212,7 +212,7 @@ fn at_every_frame(mut stage: Stage, fault: Fault) {
     while stage.walk(nth, fault) {
         nth += 1;
     }
-    assert!(nth > FRAMES, "{nth}");
+    assert!(nth > MIN_FRAMES, "{nth}");
 }
 
 #[test]

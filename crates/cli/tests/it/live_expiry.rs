@@ -11,8 +11,8 @@ use crate::live::{Real, Watching, outcome, tokens};
 use crate::live_pool::waiting;
 
 /// The poll interval and the number of polls: in total longer than a boot of the agent on a busy machine.
-const PAUSE: Duration = Duration::from_millis(50);
-const TRIES: u32 = 2400;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_POLLS: u32 = 2400;
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -84,17 +84,18 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let mut tries = 0;
     while !is_so() {
         tries += 1;
-        assert!(tries < TRIES, "{what}");
-        std::thread::sleep(PAUSE);
+        assert!(tries < MAX_POLLS, "{what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-const OVER: &str =
+const EXPIRE_SANDBOXES_SQL: &str =
     "UPDATE sessions SET sandbox_expires_at = '2020-01-01T00:00:00.000000Z' WHERE sandbox_id IS NOT NULL";
 /// The state that a gateway leaves when it dies after it has saved the files and before it has ended the sandbox.
-const LEFT: &str = "UPDATE sessions SET sandbox_id = sandbox_id || '-1', sandbox_expires_at = NULL";
+const REPLACE_SANDBOXES_SQL: &str =
+    "UPDATE sessions SET sandbox_id = sandbox_id || '-1', sandbox_expires_at = NULL";
 /// Selects the agent's own id of the session.
-const MEMORY: &str = "SELECT agent_session_id FROM sessions";
+const AGENT_SESSION_ID_SQL: &str = "SELECT agent_session_id FROM sessions";
 const ENV_FILES: &str = r#"UPDATE configurations SET env_files =
     '[{"workspacePath":".","path":".env","mode":"secret","keys":[{"key":"API_KEY"}]}]'"#;
 
@@ -103,7 +104,7 @@ fn a_session_that_is_watched_moves_with_its_files_memory_and_prompts() {
     let real = lasting("8");
     let mut socket = real.watch("");
     answer(&mut socket, "please write it");
-    let known = real.sql(MEMORY);
+    let known = real.sql(AGENT_SESSION_ID_SQL);
     let moving = says(&mut socket, "migrating").pop().unwrap();
     assert_eq!(moving["payload"]["message"], "Extending session...");
     socket.prompt("please read it");
@@ -116,7 +117,11 @@ fn a_session_that_is_watched_moves_with_its_files_memory_and_prompts() {
     let saved = saved["events"].as_array().unwrap().iter().filter(|event| event["role_id"] == "SYSTEM");
     let saved: Vec<_> = saved.map(|event| [&event["action_type"], &event["outcome"]]).collect();
     assert_eq!(saved[..2], [["authz_decision", "allow"], ["tool_call", "success"]], "{saved:?}");
-    assert_eq!((known.is_some(), real.sql(MEMORY)), (true, known), "the agent does not remember the session");
+    assert_eq!(
+        (known.is_some(), real.sql(AGENT_SESSION_ID_SQL)),
+        (true, known),
+        "the agent does not remember the session"
+    );
 }
 
 #[test]
@@ -146,7 +151,7 @@ fn an_expired_sandbox_is_saved_after_a_crash_and_restarts_with_its_files() {
     until("it does not run", || info(&real)["status"] == "running");
     assert!(info(&real)["expiresAt"].is_number());
     real.shell(&real.session, "echo precious > file; echo API_KEY=submitted-0123456789 > .env");
-    real.sql(OVER);
+    real.sql(EXPIRE_SANDBOXES_SQL);
     real.kill_and_start();
     until("it does not sleep", || info(&real)["status"] == "paused");
     assert_eq!((real.sandboxes(), &info(&real)["expiresAt"]), (Vec::new(), &Value::Null));
@@ -166,7 +171,7 @@ fn a_retired_sandbox_is_ended_by_the_next_start() {
     says(&mut real.watch(""), "running");
     real.server.take().unwrap().kill();
     assert_eq!(real.sandboxes(), [real.session.clone()]);
-    real.sql(LEFT);
+    real.sql(REPLACE_SANDBOXES_SQL);
     real.server = Some(real.machine.serve());
     until("it is left behind", || real.sandboxes().is_empty());
 }
@@ -177,7 +182,7 @@ fn a_session_whose_sandbox_is_gone_restarts_without_it() {
     says(&mut real.watch(""), "running");
     real.server.take().unwrap().kill();
     assert_eq!(real.machine.run(&["sandbox", "rm", &real.session]).code, 0);
-    real.sql(OVER);
+    real.sql(EXPIRE_SANDBOXES_SQL);
     real.server = Some(real.machine.serve());
     until("it does not sleep", || info(&real)["status"] == "paused");
     // The sandbox may be on another machine, and nothing shows that its files were saved, so its id is kept.
@@ -192,7 +197,7 @@ fn a_pooled_sandbox_keeps_running_like_any_other() {
     let pooled = waiting(&real);
     answer(&mut real.watch(""), "please write it");
     assert_eq!(info(&real)["sandboxId"], json!(pooled));
-    real.sql(OVER);
+    real.sql(EXPIRE_SANDBOXES_SQL);
     real.kill_and_start();
     until("it was not left", || !real.sandboxes().contains(&pooled));
     assert!(answer(&mut real.watch(""), "please read it").contains("precious"));
@@ -233,7 +238,7 @@ fn a_sandbox_that_cannot_be_saved_keeps_running_and_clients_are_notified() {
     drop(in_the_way);
     assert_eq!(real.sandboxes(), [real.session.clone()]);
 
-    real.sql(OVER);
+    real.sql(EXPIRE_SANDBOXES_SQL);
     real.kill_and_start();
     let mut socket = real.watch("");
     assert!(answer(&mut socket, "please read it").contains("precious"));

@@ -131,7 +131,7 @@ fn a_private_repository_is_cloned_and_pushed_and_its_credential_never_enters_the
         |frame: &Value| frame["payload"]["untrackedFiles"].as_array().is_some_and(|all| all.len() == 1000);
     socket.until(|frame| frame["type"] == "git_status" && full(frame));
 
-    for secret in [Forge::TOKEN, Forge::BASIC] {
+    for secret in [Forge::TOKEN, Forge::BASIC_CREDENTIALS] {
         let look =
             format!("grep -rlF {secret} /home/user /tmp /run /proc/[0-9]*/environ 2>/dev/null | wc -l");
         assert_eq!(stage.shell(&look), "0", "the credential is inside");

@@ -208,13 +208,13 @@ fn variables_are_asked_for(socket: &mut Watching, mode: &str) {
     assert_eq!(start["payload"]["args"]["keys"][0]["key"], "API_KEY", "{mode}");
 }
 
-const EVIDENCE: &str = "mkdir -p .proliferate/.verification/deep && cd .proliferate/.verification \
+const WRITE_EVIDENCE_COMMAND: &str = "mkdir -p .proliferate/.verification/deep && cd .proliferate/.verification \
     && printf 'all 7 tests pass' > deep/test.log && printf PNG > page.png && : > empty \
     && printf 'API_KEY=canary-41' > .env && ln -s /etc/passwd link && mkfifo pipe \
     && head -c 11000000 /dev/zero > large.bin";
 
 fn evidence_is_served(real: &Real, socket: &mut Watching, mode: &str) {
-    real.shell(&real.sandbox(), EVIDENCE);
+    real.shell(&real.sandbox(), WRITE_EVIDENCE_COMMAND);
     let (text, frames) = turn(socket, "please show the evidence");
     let result: Value = serde_json::from_str(text.trim_start_matches("It said: ")).unwrap_or_default();
     let prefix = result["key"].as_str().unwrap_or_else(|| panic!("{mode}: {text} {frames:?}"));
@@ -309,7 +309,7 @@ fn evidence_is_uploaded_once_although_the_gateway_dies_in_between() {
     let mut recorded = Recorded::start();
     drop(recorded.session("coding", &json!({})));
     let real = &mut recorded.real;
-    real.shell(&real.sandbox(), EVIDENCE);
+    real.shell(&real.sandbox(), WRITE_EVIDENCE_COMMAND);
     real.restart_with(&[("FAILPOINTS", "gate-executed=return")]);
     let mut socket = real.watch("");
     socket.prompt("please show the evidence");

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::live::{Real, outcome, tokens};
 
 /// The poll interval and the number of polls: in total longer than a boot of the agent on a busy machine.
-const PAUSE: Duration = Duration::from_millis(50);
-const TRIES: u32 = 2400;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_POLLS: u32 = 2400;
 
 /// Starts a server with a pool of one, and waits until the pool is full.
 fn pooled() -> Real {
@@ -27,8 +27,8 @@ pub(crate) fn waiting(real: &Real) -> String {
             break;
         }
         tries += 1;
-        assert!(tries < TRIES, "nothing waits in the pool");
-        std::thread::sleep(PAUSE);
+        assert!(tries < MAX_POLLS, "nothing waits in the pool");
+        std::thread::sleep(POLL_INTERVAL);
     }
     let taken = if real.session.is_empty() { Value::Null } else { sandbox_of(real) };
     let all = real.sandboxes();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::live_forge::{Stage, ask, git};
 use crate::live_push::at_work;
 
-const FORCED: &str = "git.force_push denied";
+const FORCE_PUSH_DENIED: &str = "git.force_push denied";
 
 impl Stage {
     fn id(&self, name: &str) -> String {
@@ -25,7 +25,7 @@ impl Stage {
         (what, text(&call["actor"]["actor_type"]))
     }
 
-    fn refused(&self, arguments: &str, expected: &str) {
+    fn assert_refused(&self, arguments: &str, expected: &str) {
         let before = self.refs();
         let said = self.push(arguments);
         assert!(
@@ -43,7 +43,7 @@ impl Stage {
 }
 
 /// Every way we know in which a repository can make git run a program, connect elsewhere, or push something else.
-const TRAPS: &str = r#"
+const GIT_CONFIG_TRAPS: &str = r#"
 mkdir -p /tmp/traps .git/hooks && cat > /tmp/traps/trap <<'TRAP'
 #!/bin/sh
 echo "$0 $*" >> /tmp/traps/ran
@@ -88,7 +88,7 @@ fn a_repository_cannot_redirect_a_persons_push() {
     stage.shell("git checkout -q -b evil && git commit -q --amend --allow-empty -m evil");
     stage.shell("git checkout -q -b work origin/main && git commit -q --allow-empty -m change");
     let commit = stage.shell("git rev-parse work");
-    stage.shell(TRAPS);
+    stage.shell(GIT_CONFIG_TRAPS);
     let pushed = ask(&mut socket, &json!({"type": "git_push"}));
     assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
     assert_eq!((stage.id("work"), stage.id("main")), (commit, main.clone()));
@@ -137,17 +137,17 @@ fn agents_may_fast_forward_branches_and_need_an_action_mode_for_other_updates() 
     stage.accepted("origin other:refs/heads/copy && git push origin work:copy");
 
     stage.shell("git commit -q --amend --allow-empty -m rewritten");
-    stage.refused("-f origin work", FORCED);
-    stage.refused("-f origin work~2:work", FORCED);
-    stage.refused("-f origin other:work", FORCED);
-    stage.refused("origin :other", "git.delete_ref denied");
+    stage.assert_refused("-f origin work", FORCE_PUSH_DENIED);
+    stage.assert_refused("-f origin work~2:work", FORCE_PUSH_DENIED);
+    stage.assert_refused("-f origin other:work", FORCE_PUSH_DENIED);
+    stage.assert_refused("origin :other", "git.delete_ref denied");
     stage.shell("git tag v1 && git tag -a -m two v2");
-    stage.refused("origin v1", "git.push_tag denied");
-    stage.refused("origin v2", "git.push_tag denied");
-    stage.refused("origin HEAD:refs/for/main", "git.push denied");
-    stage.refused("origin HEAD:refs/meta/config", "git.push denied");
+    stage.assert_refused("origin v1", "git.push_tag denied");
+    stage.assert_refused("origin v2", "git.push_tag denied");
+    stage.assert_refused("origin HEAD:refs/for/main", "git.push denied");
+    stage.assert_refused("origin HEAD:refs/meta/config", "git.push denied");
     // An allowed update does not smuggle in a forbidden one.
-    stage.refused("-f origin HEAD:refs/heads/new work", FORCED);
+    stage.assert_refused("-f origin HEAD:refs/heads/new work", FORCE_PUSH_DENIED);
 
     let machine = &stage.real.machine;
     for operation in ["git:force_push", "git:delete_ref", "git:push_tag"] {

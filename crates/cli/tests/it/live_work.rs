@@ -71,15 +71,15 @@ fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
 
 /// Expects the folder of [`copy_files`] on the laptop.
 fn the_safety_lock_stops_work(machine: &Machine, laptop: &Laptop, id: &str) {
-    const LOCKED: &str = "the global safety lock is engaged";
+    const LOCKED_MESSAGE: &str = "the global safety lock is engaged";
     machine.json(&["policy", "lock", "--reason", "a drill"]);
     until("the safety lock to stop a command", || {
         let refused = laptop.run(&["session", "exec", id, "--", "touch", "late"]);
-        refused.code == 1 && refused.err.contains(LOCKED)
+        refused.code == 1 && refused.err.contains(LOCKED_MESSAGE)
     });
     laptop.run(&["session", "exec", id, "--", "touch", "locked"]);
     let refused = laptop.run(&["session", "cp", "tree/run.sh", &format!("{id}:locked")]);
-    assert!(refused.code == 1 && refused.err.contains(LOCKED), "{}", refused.err);
+    assert!(refused.code == 1 && refused.err.contains(LOCKED_MESSAGE), "{}", refused.err);
     machine.json(&["policy", "unlock", "--reason", "over"]);
     until("the safety lock to be released", || laptop.run(&["session", "exec", id, "--", "true"]).code == 0);
     assert_eq!(laptop.run(&["session", "exec", id, "--", "test", "-e", "locked"]).code, 1, "it was written");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::harness::{Machine, postgres};
 
-const SERVE: &[&str] = &["serve", "--json", "--listen", "127.0.0.1:0"];
+const SERVE_ARGUMENTS: &[&str] = &["serve", "--json", "--listen", "127.0.0.1:0"];
 
 /// Two data dirs on one new database.
 fn machines(name: &str) -> [Machine; 2] {
@@ -35,7 +35,7 @@ fn machines(name: &str) -> [Machine; 2] {
 fn a_second_gateway_on_a_postgres_database_is_refused() {
     let [first, second] = machines("refused");
     let server = first.serve();
-    let refused = second.run(SERVE);
+    let refused = second.run(SERVE_ARGUMENTS);
     assert_eq!(refused.code, 3, "{}", refused.err);
     assert!(refused.err.contains("another gateway serves the database postgres://"), "{}", refused.err);
     assert!(refused.err.contains("stop it") && refused.err.contains("DATABASE_URL"), "{}", refused.err);

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::harness::Machine;
 
 const ORG: &str = "00000000-0000-4000-8000-0000000000aa";
-const LAST: &str = "00000000-0000-4000-8000-000000000040";
+const LAST_CONFIGURATION: &str = "00000000-0000-4000-8000-000000000040";
 
 #[test]
 fn a_seeded_database_has_what_the_load_generator_names() {
@@ -28,8 +28,8 @@ fn a_seeded_database_has_what_the_load_generator_names() {
     let server = machine.serve();
     assert_eq!(server.said["loginLink"], json!(null), "it has its owner");
     let url = server.url("");
-    let made = machine.json(&["session", "new", "--url", &url, "--configuration", LAST]);
-    assert_eq!(made["configurationId"], LAST);
+    let made = machine.json(&["session", "new", "--url", &url, "--configuration", LAST_CONFIGURATION]);
+    assert_eq!(made["configurationId"], LAST_CONFIGURATION);
     let connector = &machine.json(&["connectors", "ls", "--url", &url])[0];
     assert_eq!(connector["id"], "00000000-0000-4000-8000-0000000000cc", "{connector}");
 }

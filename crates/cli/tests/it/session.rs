@@ -11,7 +11,7 @@ use testkit::FaultProxy;
 use crate::harness::{Machine, Server, path};
 use crate::live_expiry::until;
 
-const SLOWLY: &str =
+const SLOW_MODEL_SCRIPT: &str =
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
 const SCRIPT: &str = r#"
 [[rule]]
@@ -141,12 +141,12 @@ fn attach_outlives_its_connection_and_its_gateway() {
     let mut frames = watcher.until("token");
     wire.proxy.reset_now();
     frames.extend(watcher.until("turn_complete"));
-    assert_eq!(spoken(&frames), SLOWLY, "nothing is lost and nothing comes twice");
+    assert_eq!(spoken(&frames), SLOW_MODEL_SCRIPT, "nothing is lost and nothing comes twice");
     server.kill();
     let _server: Server = machine.serve_at(&address);
     writeln!(watcher.input.as_mut().unwrap(), "and another one").unwrap();
     frames.extend(watcher.until("turn_complete"));
-    assert_eq!(spoken(&frames), format!("{SLOWLY}A plain answer."));
+    assert_eq!(spoken(&frames), format!("{SLOW_MODEL_SCRIPT}A plain answer."));
     assert_whole(&frames);
     assert!(!types(&frames).contains(&"gap"), "{frames:?}");
     assert_eq!(watcher.end(), 0);
@@ -255,7 +255,7 @@ fn a_session_that_nobody_watches_begins_with_its_prompt() {
 }
 
 /// Inserts more messages than the first frame of a stream contains.
-const MANY: &str = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 20)
+const INSERT_SESSIONS_SQL: &str = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 20)
     INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete, interrupted, created_at)
     SELECT s.id, printf('msg_%02d', n.n), s.org_id, n.n, 'user', printf('number %d ', n.n) || hex(zeroblob(500000)),
     1, 0, '2026-11-15T12:00:00+00:00' FROM sessions s, n";
@@ -270,7 +270,7 @@ fn a_long_conversation_is_shown_completely() {
     let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     threads.block_on(async {
         let pool = sqlx::SqlitePool::connect(&format!("sqlite:{}", file.display())).await.unwrap();
-        sqlx::query(MANY).execute(&pool).await.unwrap();
+        sqlx::query(INSERT_SESSIONS_SQL).execute(&pool).await.unwrap();
         pool.close().await;
     });
     let shown = machine.json(&["session", "show", &id]);

@@ -24,7 +24,7 @@ const TABLES: [&str; 10] = [
 ];
 
 /// Columns whose change goes undetected, each with the reason.
-const UNVERIFIED: [(&str, &str, &str); 5] = [
+const UNVERIFIED_COLUMNS: [(&str, &str, &str); 5] = [
     ("ledger_checkpoints", "created_at", "nothing shows it; the signed note has no time"),
     ("ledger_tree", "id", "the table can have one row only"),
     ("runs", "decision", "only `policy replay` reads it, to try other policies"),
@@ -33,7 +33,7 @@ const UNVERIFIED: [(&str, &str, &str); 5] = [
 ];
 
 /// The columns of the hash chain: for a change there, the error names the record.
-const CHAINED: [&str; 6] = ["position", "chain", "sequence", "record", "prev_hash", "hash"];
+const CHAINED_COLUMNS: [&str; 6] = ["position", "chain", "sequence", "record", "prev_hash", "hash"];
 
 /// Direct access to a database, bypassing the gateway.
 struct Sql {
@@ -191,7 +191,7 @@ impl Stage {
     }
 
     /// Asserts that `audit verify` fails on a changed database, and returns its output.
-    fn refused(&self, what: &str) -> String {
+    fn verify_refusal(&self, what: &str) -> String {
         let found = self.machine.run(&["audit", "verify"]);
         assert_eq!(found.code, 1, "{what} went unnoticed: {} {}", found.out, found.err);
         assert!(found.err.contains("does not verify"), "{what}: {}", found.err);
@@ -264,7 +264,7 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
         sql.run(&format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}"));
         for column in sql.columns(table) {
             if let Some((of, name, _)) =
-                UNVERIFIED.iter().find(|(of, name, _)| (*of, *name) == (table, &*column))
+                UNVERIFIED_COLUMNS.iter().find(|(of, name, _)| (*of, *name) == (table, &*column))
             {
                 unverified.push((*of, *name));
                 continue;
@@ -281,8 +281,8 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
             };
             let what = format!("{table}.{column}");
             assert_eq!(changed, 1, "{what}");
-            let said = stage.refused(&what);
-            let named = if table == "ledger_events" && CHAINED.contains(&&*column) {
+            let said = stage.verify_refusal(&what);
+            let named = if table == "ledger_events" && CHAINED_COLUMNS.contains(&&*column) {
                 said.contains("record ")
             } else {
                 said.contains(table) && said.contains(&*column)
@@ -292,7 +292,7 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
             sql.run(&format!("INSERT INTO {table} SELECT * FROM saved_{table}"));
         }
     }
-    let named: Vec<_> = UNVERIFIED.iter().map(|(table, column, _)| (*table, *column)).collect();
+    let named: Vec<_> = UNVERIFIED_COLUMNS.iter().map(|(table, column, _)| (*table, *column)).collect();
     unverified.sort_unstable();
     assert_eq!(unverified, named, "an exception for a column that is not there");
     take_rows_away(stage, &mut sql);
@@ -303,7 +303,7 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
 fn take_rows_away(stage: &Stage, sql: &mut Sql) {
     for table in TABLES {
         sql.run(&format!("DELETE FROM {table} WHERE {}", row(table)));
-        let said = stage.refused(&format!("a row of {table} is gone"));
+        let said = stage.verify_refusal(&format!("a row of {table} is gone"));
         assert!(said.contains(if table == "ledger_events" { "record" } else { table }), "{table}: {said}");
         sql.run(&format!("DELETE FROM {table}"));
         sql.run(&format!("INSERT INTO {table} SELECT * FROM saved_{table}"));
@@ -317,7 +317,7 @@ fn take_rows_away(stage: &Stage, sql: &mut Sql) {
         sql.run(&format!("UPDATE forged SET {key} = {value}"));
         sql.run(&format!("INSERT INTO {table} SELECT * FROM forged"));
         sql.run("DROP TABLE forged");
-        let said = stage.refused(&format!("a forged row of {table}"));
+        let said = stage.verify_refusal(&format!("a forged row of {table}"));
         assert!(said.contains(table), "{table}: {said}");
         sql.run(&format!("DELETE FROM {table}"));
         sql.run(&format!("INSERT INTO {table} SELECT * FROM saved_{table}"));

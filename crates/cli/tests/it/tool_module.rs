@@ -14,7 +14,7 @@ use tokio::process::Command;
 use crate::harness::{Machine, Server, path};
 use crate::live::Real;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 const RUN: &str = "import tool from './tool.mjs';
 const [callID, messageID] = process.argv[2].split('@');
 console.log(await tool.execute(JSON.parse(process.argv[1]), { callID, messageID }));";
@@ -62,10 +62,10 @@ impl Module {
         let mut node = self.command(&format!("http://{}", proxy.address()), id);
         let running = tokio::spawn(async move { node.output().await.unwrap() });
         let cut = proxy.wait_for(|counts| counts.connections > 0 && counts.forwarded(direction) >= bytes);
-        tokio::time::timeout(PATIENCE, cut).await.unwrap();
+        tokio::time::timeout(CALL_TIMEOUT, cut).await.unwrap();
         tokio::task::yield_now().await;
         proxy.heal().await.unwrap();
-        tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
+        tokio::time::timeout(CALL_TIMEOUT, running).await.unwrap().unwrap()
     }
 
     /// Runs the tool over a connection on which no answer arrives until the tool has connected a second time.
@@ -75,9 +75,9 @@ impl Module {
         let mut node = self.command(&format!("http://{}", proxy.address()), id);
         let running = tokio::spawn(async move { node.output().await.unwrap() });
         let again = proxy.wait_for(|counts| counts.connections > 1);
-        tokio::time::timeout(PATIENCE, again).await.unwrap();
+        tokio::time::timeout(CALL_TIMEOUT, again).await.unwrap();
         proxy.heal().await.unwrap();
-        tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap()
+        tokio::time::timeout(CALL_TIMEOUT, running).await.unwrap().unwrap()
     }
 }
 
@@ -102,7 +102,7 @@ fn cut_everywhere(module: &Module, (server, key): (&Server, &str), cuts: &[(Dire
     }
 }
 
-const SAVED: &str = "Saved 1 service commands: web";
+const SAVED_MESSAGE: &str = "Saved 1 service commands: web";
 
 /// A setup session, whose agent can save commands.
 struct Setup {
@@ -136,7 +136,7 @@ fn a_callback_cut_at_any_moment_runs_once_and_is_answered() {
     let module = setup.module();
     let cuts = [0_u64, 1, 60, 200, 330].map(|bytes| (Direction::ToTarget, bytes));
     let cuts = [&cuts[..], &[0_u64, 1, 15, 120].map(|bytes| (Direction::ToClient, bytes))].concat();
-    cut_everywhere(&module, (&setup.server, &setup.key), &cuts, SAVED);
+    cut_everywhere(&module, (&setup.server, &setup.key), &cuts, SAVED_MESSAGE);
 }
 
 /// Some providers number the calls of each message anew, so an id names a call of its message only.
@@ -153,7 +153,7 @@ fn a_call_id_that_returns_in_another_message_is_another_call() {
         });
         String::from_utf8_lossy(&said.stdout).trim().to_owned()
     };
-    assert_eq!(run("web", "call_0@msg_1"), SAVED);
+    assert_eq!(run("web", "call_0@msg_1"), SAVED_MESSAGE);
     assert_eq!(run("api", "call_0@msg_2"), "Saved 1 service commands: api");
     assert!(run("worker", "call_0@msg_2").contains("used before with other arguments"));
     assert_eq!(run("api", "call_0@msg_2"), "Saved 1 service commands: api");
@@ -174,7 +174,7 @@ fn a_callback_that_is_not_answered_in_time_is_retried_and_runs_once() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let said = runtime.block_on(module.run_unanswered("toolu_silent"));
     let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    assert!(out.contains(SAVED), "{out} {err}");
+    assert!(out.contains(SAVED_MESSAGE), "{out} {err}");
     let path = format!("/v1/runs?limit=200&run_kind=tool_gateway&case_id={}", module.session);
     let calls = setup.server.get(&path, &setup.key).1["runs"].as_array().unwrap().clone();
     assert_eq!((calls.len(), &calls[0]["status"]), (1, &json!("completed")), "{calls:?}");

@@ -28,7 +28,7 @@ pub(super) type Stream = Box<dyn Duplex>;
 
 pub(super) type ServerConnection = Connection<Guarded<Stream>, NoTlsStream>;
 
-/// A session on the server, and what drives it.
+/// A connection, and the task that drives its protocol.
 pub(super) struct Session {
     pub(super) client: Client,
     pub(super) connection: ServerConnection,

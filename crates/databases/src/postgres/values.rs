@@ -50,7 +50,7 @@ fn elements(element: &Type, rest: &mut &str, depth: u8) -> Option<Value> {
             found.push(elements(element, rest, depth + 1)?);
         } else if let Some(inner) = rest.strip_prefix('"') {
             *rest = inner;
-            found.push(to_json(element, &quoted(rest)?));
+            found.push(to_json(element, &parse_quoted(rest)?));
         } else {
             let end = rest.find([',', '}'])?;
             let (word, after) = rest.split_at(end);
@@ -69,7 +69,7 @@ fn elements(element: &Type, rest: &mut &str, depth: u8) -> Option<Value> {
 }
 
 /// The text up to the closing quote.
-fn quoted(rest: &mut &str) -> Option<String> {
+fn parse_quoted(rest: &mut &str) -> Option<String> {
     let mut text = String::new();
     let mut chars = rest.chars();
     loop {

@@ -12,7 +12,7 @@ use crate::server::World;
 use crate::tls::authority;
 use crate::{WIDE, plain, query};
 
-async fn refused(world: &World, query: Query) -> String {
+async fn refusal_of(world: &World, query: Query) -> String {
     match run(&world.server, query.clone(), WIDE).await {
         Ok(rows) => panic!("{query:?} returns {rows:?}"),
         Err(problem) => problem.to_string(),
@@ -68,11 +68,11 @@ async fn parameters_are_values_and_never_sql() {
         ("", json!([]), "empty"),
         ("SELECT nothing FROM orders", json!([]), "\"nothing\" does not exist (at character 8) [42703]"),
     ] {
-        let said = refused(&world, query(sql, values)).await;
+        let said = refusal_of(&world, query(sql, values)).await;
         assert!(said.contains(part), "{sql}: {said}");
     }
     let long = format!("SELECT '{}'", "x".repeat(databases::MAX_SQL));
-    assert!(refused(&world, plain(&long)).await.contains("longer than"));
+    assert!(refusal_of(&world, plain(&long)).await.contains("longer than"));
 }
 
 /// Statements that write, leave the transaction, or are more than one.
@@ -148,7 +148,7 @@ async fn nothing_that_writes_is_executed() {
         )
         .await;
     for sql in WRITES {
-        let said = refused(&world, plain(sql)).await;
+        let said = refusal_of(&world, plain(sql)).await;
         assert!(said.contains("the database answers"), "{sql}: {said}");
     }
     assert_eq!(world.value("SELECT count(*) || ' ' || max(id) FROM own").await, "1 1");
@@ -238,7 +238,7 @@ async fn a_role_that_may_call_functions_with_effects_outside_is_refused() {
         ),
     ] {
         world.sql(&give.replace('$', role)).await;
-        let said = refused(&world, plain("SELECT 1")).await;
+        let said = refusal_of(&world, plain("SELECT 1")).await;
         assert!(said.contains(function) && said.contains("revoke EXECUTE"), "{give}: {said}");
         world.sql(&take.replace('$', role)).await;
         run(&world.server, plain("SELECT 1"), WIDE).await.unwrap();
@@ -269,7 +269,7 @@ async fn a_query_ends_at_its_limits() {
     let wide = run(&world.server, plain("SELECT repeat('x', 20000)"), limits(100, 10_000)).await;
     assert_eq!(wide, Err(Problem::TooLarge(10_000)));
     let columns = plain(&format!("SELECT 1 {}", ", 1".repeat(500)));
-    let said = refused(&world, columns).await;
+    let said = refusal_of(&world, columns).await;
     assert_eq!(said, "the result has 501 columns, and at most 500 are returned: select fewer");
 }
 

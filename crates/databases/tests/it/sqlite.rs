@@ -42,7 +42,7 @@ impl World {
         Self { dir, file }
     }
 
-    async fn refused(&self, query: Query) -> String {
+    async fn refusal_of(&self, query: Query) -> String {
         match run(&self.file, query.clone(), WIDE).await {
             Ok(rows) => panic!("{query:?} returns {rows:?}"),
             Err(problem) => problem.to_string(),
@@ -121,7 +121,7 @@ async fn nothing_that_writes_or_leaves_the_file_is_executed() {
         "SELECT * FROM pragma_compile_options",
         "EXPLAIN DELETE FROM orders",
     ] {
-        let said = world.refused(plain(sql)).await;
+        let said = world.refusal_of(plain(sql)).await;
         assert!(!said.contains("in time"), "{sql}: {said}");
     }
     assert_eq!(std::fs::read(world.file.folder.join("shop.db")).unwrap(), before);
@@ -140,7 +140,7 @@ async fn parameters_have_positions() {
         ("-- nothing", json!([]), "only statements that return rows"),
         ("SELECT '\u{0}'", json!([]), "NUL"),
     ] {
-        let said = world.refused(query(sql, values)).await;
+        let said = world.refusal_of(query(sql, values)).await;
         assert!(said.contains(part), "{sql}: {said}");
     }
     let both = run(&world.file, query("SELECT ?2 AS a, ?1 AS b", json!([1, 2])), WIDE).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_single_call_of_a_function_cannot_take_long() {
         "SELECT format(replace(hex(zeroblob(40000)), '0', '%.900000g'))",
         "SELECT printf('%.99999999999999999999g')",
     ] {
-        let said = world.refused(plain(sql)).await;
+        let said = world.refusal_of(plain(sql)).await;
         assert!(said.contains("too long together"), "{sql}: {said}");
     }
     let much = "SELECT length(replace(hex(zeroblob(400000)), '00', 'abc')) AS a, instr(hex(zeroblob(400000)), '1') AS b";

@@ -9,7 +9,7 @@ use egress::AddressClass::{
 use egress::{AddressClass, classify};
 use proptest::prelude::*;
 
-const TABLE: &[(&str, AddressClass)] = &[
+const CLASSIFIED_ADDRESSES: &[(&str, AddressClass)] = &[
     ("1.1.1.1", Public),
     ("8.8.8.8", Public),
     ("9.255.255.255", Public),
@@ -111,8 +111,8 @@ const TABLE: &[(&str, AddressClass)] = &[
 
 #[test]
 fn table_of_addresses_is_classified() {
-    assert!(TABLE.len() >= 60);
-    for (address, class) in TABLE {
+    assert!(CLASSIFIED_ADDRESSES.len() >= 60);
+    for (address, class) in CLASSIFIED_ADDRESSES {
         assert_eq!(classify(address.parse().unwrap()), *class, "{address}");
     }
 }
@@ -139,7 +139,7 @@ const REFUSED_V4: &[&str] = &[
 const REFUSED_V6: &[&str] =
     &["::/3", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "4000::/2", "8000::/1"];
 /// Networks whose last 32 bits are an IPv4 address that decides.
-const CARRIERS: &[&str] = &["::ffff:0:0/96", "64:ff9b::/96"];
+const IPV4_CARRYING_PREFIXES: &[&str] = &["::ffff:0:0/96", "64:ff9b::/96"];
 
 fn within(address: IpAddr, network: &str) -> bool {
     let (base, length) = network.split_once('/').unwrap();
@@ -154,7 +154,7 @@ fn within(address: IpAddr, network: &str) -> bool {
 fn public_by_prefix(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => !REFUSED_V4.iter().any(|network| within(address, network)),
-        IpAddr::V6(v6) if CARRIERS.iter().any(|network| within(address, network)) => {
+        IpAddr::V6(v6) if IPV4_CARRYING_PREFIXES.iter().any(|network| within(address, network)) => {
             let [.., a, b, c, d] = v6.octets();
             public_by_prefix(Ipv4Addr::new(a, b, c, d).into())
         }
@@ -164,12 +164,13 @@ fn public_by_prefix(address: IpAddr) -> bool {
 
 /// Random addresses, often next to the edge of a relevant network.
 fn addresses() -> impl Strategy<Value = IpAddr> {
-    let networks: Vec<&str> = [REFUSED_V4, REFUSED_V6, CARRIERS].concat();
+    let networks: Vec<&str> = [REFUSED_V4, REFUSED_V6, IPV4_CARRYING_PREFIXES].concat();
     let near_edge = (prop::sample::select(networks), any::<u128>(), -2_i8..=2, any::<bool>()).prop_map(edge);
-    let carried = (prop::sample::select(CARRIERS.to_vec()), any::<u32>()).prop_map(|(carrier, low)| {
-        let base: Ipv6Addr = carrier.split_once('/').unwrap().0.parse().unwrap();
-        IpAddr::V6((base.to_bits() | u128::from(low)).into())
-    });
+    let carried =
+        (prop::sample::select(IPV4_CARRYING_PREFIXES.to_vec()), any::<u32>()).prop_map(|(carrier, low)| {
+            let base: Ipv6Addr = carrier.split_once('/').unwrap().0.parse().unwrap();
+            IpAddr::V6((base.to_bits() | u128::from(low)).into())
+        });
     prop_oneof![
         any::<u32>().prop_map(|bits| IpAddr::V4(bits.into())),
         any::<u128>().prop_map(|bits| IpAddr::V6(bits.into())),

@@ -7,7 +7,7 @@ use crate::harness::{PUBLIC, World};
 use crate::origin::{HELLO, Origin};
 
 /// `U` stands for the site's URL without a path, `A` for its host and port.
-const REFUSED: &[&str] = &[
+const REFUSED_REQUESTS: &[&str] = &[
     // Ambiguous lengths.
     "POST U/ HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "POST U/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
@@ -99,7 +99,7 @@ async fn ambiguous_requests_are_not_forwarded() {
     let mut world = World::new().await;
     let authority = format!("site.test:{}", site.port());
     let second = format!("GET http://{authority}/smuggled HTTP/1.1\r\n\r\n");
-    for case in REFUSED {
+    for case in REFUSED_REQUESTS {
         let request =
             case.replace('U', &format!("http://{authority}")).replace("A/", &format!("{authority}/"));
         let request =

@@ -10,7 +10,7 @@ use store::{ArtifactRow, AuditReader, RunRow};
 
 use super::VerifyError;
 use super::difference::{Place, readable};
-use crate::artifacts::FILE;
+use crate::artifacts::EVIDENCE_KIND;
 use crate::audit_writer::timestamp;
 
 /// Checks that the artifacts made by these runs still exist.
@@ -58,7 +58,7 @@ fn check(row: &ArtifactRow) -> Result<(), VerifyError> {
     let key = || format!("org_id={} artifact_id={}", row.org_id, row.artifact_id);
     let place = Place { table: "artifacts", key: &key, record: None };
     // No run names the files of an agent's evidence. Their ids contain the hash of their content.
-    if row.kind == FILE {
+    if row.kind == EVIDENCE_KIND {
         return check_content(row, &place);
     }
     let said = [&row.run_inputs, &row.run_outputs].into_iter().flatten().flat_map(references);

@@ -1,4 +1,4 @@
-//! Checks the columns beside an event's record. Lists and searches use these columns, so they must match
+//! Checks the other columns of an event's row against its record. Lists and searches use these columns, so they must match
 //! the record.
 
 use ledger::{Event, Text};

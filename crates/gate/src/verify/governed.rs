@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::VerifyError;
 use super::difference::{Place, readable};
 use crate::audit_writer;
-use crate::governance::{GRANT, UNSET, mode_notes};
+use crate::governance::{GRANT_PREFIX, UNSET_OPERATION, mode_notes};
 
 /// The state in force according to the events.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl GovernanceState {
                 self.lock = Some((row.entry.position, lock));
             }
             // An action key contains a colon; none of our other targets does.
-            (ActionType::PolicyChange, key, Some(UNSET), Some(org)) if key.contains(':') => {
+            (ActionType::PolicyChange, key, Some(UNSET_OPERATION), Some(org)) if key.contains(':') => {
                 self.modes.remove(&(org, key.to_owned()));
             }
             (ActionType::PolicyChange, key, Some(mode), Some(org)) if key.contains(':') => {
@@ -59,13 +59,15 @@ impl GovernanceState {
                 self.modes.insert((org, key.to_owned()), (row.entry.position, mode));
             }
             (ActionType::Override, "override_grant", Some("grant"), Some(org)) => {
-                if let Some(grant) = granted(org, event) {
+                if let Some(grant) = granted_override(org, event) {
                     self.grants.insert(grant.id, (row.entry.position, grant));
                 }
             }
             (ActionType::Override, "override_grant", Some("revoke"), Some(_)) => {
-                let id =
-                    event.notes.as_ref().and_then(|notes| notes.as_str().strip_prefix(GRANT)?.parse().ok());
+                let id = event
+                    .notes
+                    .as_ref()
+                    .and_then(|notes| notes.as_str().strip_prefix(GRANT_PREFIX)?.parse().ok());
                 if let Some((position, grant)) = id.and_then(|id: Uuid| self.grants.get_mut(&id)) {
                     *position = row.entry.position;
                     grant.revoked_by = Some(event.actor.actor_id.as_str().to_owned());
@@ -165,8 +167,8 @@ fn check_modes(
 }
 
 /// Parses the grant from an event's notes: `grant ID: user ID, ticket TEXT, until TIME`.
-fn granted(org: OrgId, event: &Event) -> Option<OverrideGrant> {
-    let notes = event.notes.as_ref()?.as_str().strip_prefix(GRANT)?;
+fn granted_override(org: OrgId, event: &Event) -> Option<OverrideGrant> {
+    let notes = event.notes.as_ref()?.as_str().strip_prefix(GRANT_PREFIX)?;
     let (id, notes) = notes.split_once(": user ")?;
     let (user, notes) = notes.split_once(", ticket ")?;
     let (ticket, until) = notes.rsplit_once(", until ")?;

@@ -15,7 +15,7 @@ use super::difference::{Place, readable};
 use crate::result::CallResult;
 
 /// The number of events in one write that can be found through its run (`events_of_runs`).
-const TOGETHER: u64 = 4;
+const EVENTS_PER_WRITE: u64 = 4;
 
 /// The counts of runs that match their events.
 #[derive(Default)]
@@ -48,14 +48,15 @@ impl Runs {
         let Some(found) = runs.get(&(org, run_id.clone())) else {
             return Err(place.difference("run_id", "no row".to_owned(), "a run".to_owned()));
         };
-        let (begun, ended) = (at(found.begun_position), at(found.ended_position));
+        let (begun, ended) = (to_position(found.begun_position), to_position(found.ended_position));
         match hash {
             Some((RunColumns::Begun, _)) => place.compare("begun_position", &begun, &Some(position))?,
             Some((RunColumns::Ended, _)) => place.compare("ended_position", &ended, &Some(position))?,
             None => {}
         }
-        let window =
-            |first: Option<u64>| first.is_some_and(|first| (first..first + TOGETHER).contains(&position));
+        let window = |first: Option<u64>| {
+            first.is_some_and(|first| (first..first + EVENTS_PER_WRITE).contains(&position))
+        };
         if begun == Some(position) {
             self.begun += 1;
             self.end_later += u64::from(ended.is_some());
@@ -88,7 +89,7 @@ impl Runs {
     }
 }
 
-fn at(position: Option<i64>) -> Option<u64> {
+fn to_position(position: Option<i64>) -> Option<u64> {
     position.and_then(|position| u64::try_from(position).ok())
 }
 

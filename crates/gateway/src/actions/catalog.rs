@@ -19,7 +19,8 @@ impl Actions {
         let modes = self.store.all_action_modes(scope.org, scope.session).await?;
         let disabled = self.store.disabled_actions(scope.org, chooser).await?;
         let catalog = self.sources.catalog(&self.gate.policy(), scope).await;
-        let shown = catalog.sources.into_iter().filter_map(|source| shown(source, &modes, &disabled));
+        let shown =
+            catalog.sources.into_iter().filter_map(|source| visible_source(source, &modes, &disabled));
         let unavailable =
             |SourceError { source_id, problem }| UnavailableSource { integration: source_id, problem };
         Ok(ActionCatalog {
@@ -45,7 +46,11 @@ impl Actions {
 }
 
 /// A source without the actions that are disabled; `None` if nothing is left.
-fn shown(source: CatalogSource, modes: &ActionModes, disabled: &[DisabledAction]) -> Option<ActionSource> {
+fn visible_source(
+    source: CatalogSource,
+    modes: &ActionModes,
+    disabled: &[DisabledAction],
+) -> Option<ActionSource> {
     let CatalogSource { id, integration_id, display_name, actions, .. } = source;
     let enabled = actions.into_iter().filter(|action| !is_disabled(disabled, &id, &action.name));
     let actions: Vec<_> = enabled.filter_map(|action| shown_action(&id, action, modes)).collect();

@@ -1,5 +1,5 @@
 //! Invocations: an agent requests an action, the gate decides, and a person approves or denies what needs approval.
-//! Everybody who watches the session learns what waits and what became of it.
+//! Everybody who watches the session gets a message when an invocation waits and when it ends.
 
 use chrono::{DateTime, Utc};
 use gate::{

@@ -9,7 +9,7 @@ const MAX_NAME: usize = 64 - "proliferate_".len();
 /// The maximum length of the readable part of a slug.
 const MAX_WORD: usize = 16;
 /// The number of hexadecimal digits that tell apart what reads the same.
-const DIGITS: usize = 6;
+const HASH_DIGITS: usize = 6;
 
 /// The name of an action of a source.
 pub(super) fn tool_name(source: &ActionSource, action: &str) -> String {
@@ -18,7 +18,7 @@ pub(super) fn tool_name(source: &ActionSource, action: &str) -> String {
         return plain;
     }
     // Another action of the source may read the same without the characters that are missing here.
-    let kept: String = plain.chars().take(MAX_NAME - DIGITS - 1).collect();
+    let kept: String = plain.chars().take(MAX_NAME - HASH_DIGITS - 1).collect();
     format!("{kept}_{}", short_hash(action))
 }
 
@@ -43,7 +43,7 @@ fn to_tool_characters(text: &str) -> String {
 }
 
 fn short_hash(text: &str) -> String {
-    ledger::sha256(text.as_bytes()).to_string().chars().take(DIGITS).collect()
+    ledger::sha256(text.as_bytes()).to_string().chars().take(HASH_DIGITS).collect()
 }
 
 #[cfg(test)]

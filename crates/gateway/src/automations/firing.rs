@@ -11,9 +11,9 @@ use store::{
 use super::{Automations, Delivery};
 
 /// How long a run may take, from the event that starts it.
-const DEADLINE: TimeDelta = TimeDelta::hours(2);
+const RUN_DEADLINE: TimeDelta = TimeDelta::hours(2);
 /// The actor in the log of a run that no person started.
-pub(super) const GATEWAY: &str = "gateway";
+pub(super) const GATEWAY_ACTOR: &str = "gateway";
 
 /// Why no run was started.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ impl Automations {
             actor: format!("user {user}"),
             ..self.event(automation, TriggerKind::Manual)
         };
-        self.started(event).await
+        self.start_run(event).await
     }
 
     /// Repeats a run that has ended, with the same event.
@@ -69,7 +69,7 @@ impl Automations {
             actor: format!("user {user}"),
             ..self.event(automation, event.kind)
         };
-        self.started(event).await
+        self.start_run(event).await
     }
 
     /// Starts a run for a webhook's request whose signature is right.
@@ -132,7 +132,7 @@ impl Automations {
             step: RunStep::SessionCreated,
             session_id: Some(session),
             reason: None,
-            actor: GATEWAY.to_owned(),
+            actor: GATEWAY_ACTOR.to_owned(),
             outbox_id: self.rng.uuid(at),
             at,
         };
@@ -145,7 +145,7 @@ impl Automations {
         self.fire(event).await.map(drop)
     }
 
-    async fn started(&self, event: NewTriggerEvent) -> Result<AutomationRunId, FireError> {
+    async fn start_run(&self, event: NewTriggerEvent) -> Result<AutomationRunId, FireError> {
         let run = event.run_id;
         match self.fire(event).await? {
             FiringOutcome::Started => Ok(run),
@@ -181,9 +181,9 @@ impl Automations {
             rerun_of: None,
             run_id: self.rng.uuid(now).into(),
             outbox_id: self.rng.uuid(now),
-            actor: GATEWAY.to_owned(),
+            actor: GATEWAY_ACTOR.to_owned(),
             at: now,
-            deadline_at: now + DEADLINE,
+            deadline_at: now + RUN_DEADLINE,
         }
     }
 }

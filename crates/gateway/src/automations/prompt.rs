@@ -1,4 +1,4 @@
-//! What the agent of a run is told: the instructions, the event, and how to end the run.
+//! The prompt of a run's agent: the instructions, the event, and how to end the run.
 
 use proto::{JsonObject, iso};
 use serde_json::{Value, json};

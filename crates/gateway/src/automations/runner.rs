@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::firing::GATEWAY;
+use super::firing::GATEWAY_ACTOR;
 use super::{Automations, prompt};
 use crate::llm::ModelUnavailable;
 use crate::sessions::{
@@ -25,14 +25,14 @@ use crate::sessions::{
     SessionServices, Title,
 };
 
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of rows handled in one tick.
-const TOGETHER: i64 = 50;
+const ROWS_PER_TICK: i64 = 50;
 /// How many times starting a session is tried, and how long after a failure.
 const MAX_ATTEMPTS: i64 = 5;
-const RETRY: TimeDelta = TimeDelta::seconds(5);
+const RETRY_DELAY: TimeDelta = TimeDelta::seconds(5);
 /// How long a run waits for a free session or budget before it is tried again.
-const WAIT: TimeDelta = TimeDelta::seconds(15);
+const WAIT_FOR_CAPACITY: TimeDelta = TimeDelta::seconds(15);
 /// How many times saving the files of a cancelled run is tried before they are given up.
 const MAX_SAVES: i64 = 3;
 
@@ -62,7 +62,7 @@ enum RunnerError {
 
 /// Runs until the gateway closes.
 pub(crate) async fn keep_running(runner: Arc<Runner>, closing: CancellationToken) {
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -87,21 +87,21 @@ impl Runner {
     /// Ends runs whose time is over, whose question nobody answered, or whose session is gone.
     async fn settle_runs(&self) -> Result<(), StoreError> {
         let (store, now) = (&self.automations.store, self.automations.clock.now());
-        for run in store.runs_without_answer(now, TOGETHER).await? {
+        for run in store.runs_without_answer(now, ROWS_PER_TICK).await? {
             self.end_run(&run, RunStep::QuestionExpired, "nobody answered the agent's question").await?;
         }
         // This comes before the deadlines, because the deadline of a run whose agent waits stands still.
-        for run in store.runs_that_wait_or_go_on(TOGETHER).await? {
+        for run in store.runs_that_wait_or_go_on(ROWS_PER_TICK).await? {
             let key = (run.org_id, run.id);
             match run.waiting_since {
                 None => store.set_run_waiting(key, Some(now), run.deadline_at, now).await?,
                 Some(since) => store.set_run_waiting(key, None, run.deadline_at + (now - since), now).await?,
             };
         }
-        for run in store.overdue_runs(self.automations.clock.now(), TOGETHER).await? {
+        for run in store.overdue_runs(self.automations.clock.now(), ROWS_PER_TICK).await? {
             self.end_run(&run, RunStep::TimedOut, "the run did not end before its deadline").await?;
         }
-        for run in store.runs_without_session(TOGETHER).await? {
+        for run in store.runs_without_session(ROWS_PER_TICK).await? {
             let reason = match run.session_id {
                 Some(session) => self.loss_reason(session).await?,
                 None => continue,
@@ -111,7 +111,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Why a session cannot go on.
+    /// Why a session cannot continue.
     async fn loss_reason(&self, session: SessionId) -> Result<String, StoreError> {
         let record = self.automations.store.session_any(session).await?;
         Ok(match record {
@@ -125,14 +125,15 @@ impl Runner {
 
     async fn end_run(&self, run: &AutomationRun, step: RunStep, reason: &str) -> Result<(), StoreError> {
         let key = (run.org_id, run.id);
-        let ended = self.automations.advance(key, step, Some(reason.to_owned()), GATEWAY.to_owned()).await?;
+        let ended =
+            self.automations.advance(key, step, Some(reason.to_owned()), GATEWAY_ACTOR.to_owned()).await?;
         tracing::info!(run = %run.id, ?ended, reason, "a run of an automation was ended");
         Ok(())
     }
 
     /// Starts handling every row that is due and not being handled.
     async fn start_work(self: &Arc<Self>) -> Result<(), StoreError> {
-        for entry in self.automations.store.due_outbox(self.automations.clock.now(), TOGETHER).await? {
+        for entry in self.automations.store.due_outbox(self.automations.clock.now(), ROWS_PER_TICK).await? {
             if self.in_flight.lock().insert(entry.id) {
                 let this = self.clone();
                 tokio::spawn(async move {
@@ -163,7 +164,7 @@ impl Runner {
                 if starts && (is_final(&error) || entry.attempts + 1 >= MAX_ATTEMPTS) {
                     return self.end_run(&run, RunStep::CannotStart, &error.to_string()).await;
                 }
-                store.postpone_outbox(entry.id, Some(&error.to_string()), now + RETRY).await
+                store.postpone_outbox(entry.id, Some(&error.to_string()), now + RETRY_DELAY).await
             }
         }
     }
@@ -176,7 +177,7 @@ impl Runner {
             (AutomationRunStatus::Queued, _) => match self.create_session(run, &automation).await {
                 // Another session may end, and somebody may raise the limit: the deadline ends the wait.
                 Err(RunnerError::Session(SessionError::Refused(_) | SessionError::KeyInFlight)) => {
-                    return Ok(Progress::Later(WAIT));
+                    return Ok(Progress::Later(WAIT_FOR_CAPACITY));
                 }
                 created => match created? {
                     Some(session) => session,

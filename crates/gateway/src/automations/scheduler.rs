@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Automations, Schedule};
 
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of automations fired in one tick.
-const TOGETHER: i64 = 100;
+const AUTOMATIONS_PER_TICK: i64 = 100;
 
 /// Runs until the gateway closes.
 pub(crate) async fn keep_scheduling(automations: Arc<Automations>, closing: CancellationToken) {
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -32,7 +32,7 @@ pub(crate) async fn keep_scheduling(automations: Arc<Automations>, closing: Canc
 impl Automations {
     /// Fires every automation whose time has come.
     async fn fire_due(&self) -> Result<(), StoreError> {
-        for automation in self.store.due_automations(self.clock.now(), TOGETHER).await? {
+        for automation in self.store.due_automations(self.clock.now(), AUTOMATIONS_PER_TICK).await? {
             self.fire_one(&automation).await?;
         }
         Ok(())

@@ -9,9 +9,9 @@ use sha2::{Digest as _, Sha256};
 use store::TokenHash;
 
 /// The header of the generic scheme.
-pub(crate) const GENERIC: &str = "x-proliferate-signature";
-const GITHUB: &str = "x-hub-signature-256";
-const LINEAR: &str = "linear-signature";
+pub(crate) const GENERIC_HEADER: &str = "x-proliferate-signature";
+const GITHUB_HEADER: &str = "x-hub-signature-256";
+const LINEAR_HEADER: &str = "linear-signature";
 /// How far the signed time may be from ours.
 const MAX_AGE: TimeDelta = TimeDelta::minutes(5);
 /// The most characters of a delivery id or the name of an event.
@@ -64,12 +64,12 @@ pub(crate) fn verify(
     match scheme {
         WebhookScheme::Generic => generic(secret, headers, body, now),
         WebhookScheme::Github => {
-            let hex = header(headers, GITHUB)?.strip_prefix("sha256=").ok_or(Rejection::Malformed)?;
+            let hex = header(headers, GITHUB_HEADER)?.strip_prefix("sha256=").ok_or(Rejection::Malformed)?;
             check(secret, &[body], hex)?;
             Ok(delivery(headers, body, "x-github-delivery", "x-github-event"))
         }
         WebhookScheme::Linear => {
-            check(secret, &[body], header(headers, LINEAR)?)?;
+            check(secret, &[body], header(headers, LINEAR_HEADER)?)?;
             let signed: SignedTime = serde_json::from_slice(body).map_err(|_| Rejection::Malformed)?;
             let at = DateTime::from_timestamp_millis(signed.webhook_timestamp).ok_or(Rejection::Malformed)?;
             fresh(at, now)?;
@@ -78,7 +78,7 @@ pub(crate) fn verify(
     }
 }
 
-/// Signs a request of ours with the generic scheme, for the header [`GENERIC`].
+/// Signs a request of ours with the generic scheme, for the header [`GENERIC_HEADER`].
 pub(crate) fn sign(secret: &[u8], body: &[u8], now: DateTime<Utc>) -> String {
     let time = now.timestamp().to_string();
     // HMAC takes a key of any length.
@@ -105,7 +105,7 @@ fn generic(
     body: &[u8],
     now: DateTime<Utc>,
 ) -> Result<Delivery, Rejection> {
-    let parts = header(headers, GENERIC)?.split_once(',');
+    let parts = header(headers, GENERIC_HEADER)?.split_once(',');
     let (time, hex) = parts
         .and_then(|(time, hex)| Some((time.strip_prefix("t=")?, hex.trim_start().strip_prefix("v1=")?)))
         .ok_or(Rejection::Malformed)?;
@@ -179,7 +179,7 @@ mod tests {
     fn generic_headers(age: i64, body: &[u8]) -> HeaderMap {
         let time = (now().timestamp() - age).to_string();
         let signed = mac(&[time.as_bytes(), b".", body]);
-        headers(&[(GENERIC, &format!("t={time},v1={signed}"))])
+        headers(&[(GENERIC_HEADER, &format!("t={time},v1={signed}"))])
     }
 
     #[test]
@@ -198,15 +198,15 @@ mod tests {
 
     #[test]
     fn our_own_requests_are_signed_as_we_demand_it_of_others() {
-        let given = headers(&[(GENERIC, &sign(SECRET, b"{}", now()))]);
+        let given = headers(&[(GENERIC_HEADER, &sign(SECRET, b"{}", now()))]);
         assert!(verify(WebhookScheme::Generic, SECRET, &given, b"{}", now()).is_ok());
     }
 
     #[test]
     fn a_signature_in_upper_case_is_the_same_signature() {
         let lower = generic_headers(0, b"{}");
-        let upper = lower[GENERIC].to_str().unwrap().split_once("v1=").unwrap();
-        let upper = headers(&[(GENERIC, &format!("{}v1={}", upper.0, upper.1.to_uppercase()))]);
+        let upper = lower[GENERIC_HEADER].to_str().unwrap().split_once("v1=").unwrap();
+        let upper = headers(&[(GENERIC_HEADER, &format!("{}v1={}", upper.0, upper.1.to_uppercase()))]);
         let keys =
             |given: &HeaderMap| verify(WebhookScheme::Generic, SECRET, given, b"{}", now()).unwrap().keys;
         assert_eq!(keys(&lower), keys(&upper));
@@ -217,24 +217,25 @@ mod tests {
         let check = |given: &HeaderMap| verify(WebhookScheme::Generic, SECRET, given, b"{}", now());
         assert_eq!(check(&HeaderMap::new()), Err(Rejection::Missing));
         for wrong in ["", "t=1", "v1=00,t=1", "t=x,v1=00", "t=1,v1=zz", "t=99999999999999999999,v1=00"] {
-            assert_eq!(check(&headers(&[(GENERIC, wrong)])), Err(Rejection::Malformed), "{wrong}");
+            assert_eq!(check(&headers(&[(GENERIC_HEADER, wrong)])), Err(Rejection::Malformed), "{wrong}");
         }
         let mut twice = generic_headers(0, b"{}");
-        twice.append(GENERIC, "t=1,v1=00".parse().unwrap());
+        twice.append(GENERIC_HEADER, "t=1,v1=00".parse().unwrap());
         assert_eq!(check(&twice), Err(Rejection::Malformed));
     }
 
     #[test]
     fn github_requests_are_known_by_body_and_by_delivery() {
         let signed = format!("sha256={}", mac(&[b"{}"]));
-        let given = headers(&[(GITHUB, &signed), ("x-github-delivery", "1"), ("x-github-event", "push")]);
+        let given =
+            headers(&[(GITHUB_HEADER, &signed), ("x-github-delivery", "1"), ("x-github-event", "push")]);
         let first = verify(WebhookScheme::Github, SECRET, &given, b"{}", now()).unwrap();
         assert_eq!((first.keys.len(), first.event_name.as_deref()), (2, Some("push")));
-        let other = headers(&[(GITHUB, &signed), ("x-github-delivery", "2")]);
+        let other = headers(&[(GITHUB_HEADER, &signed), ("x-github-delivery", "2")]);
         let other = verify(WebhookScheme::Github, SECRET, &other, b"{}", now()).unwrap();
         assert_eq!(first.keys[0], other.keys[0], "the same body");
         assert_ne!(first.keys[1], other.keys[1], "another delivery");
-        let plain = headers(&[(GITHUB, &mac(&[b"{}"]))]);
+        let plain = headers(&[(GITHUB_HEADER, &mac(&[b"{}"]))]);
         assert_eq!(verify(WebhookScheme::Github, SECRET, &plain, b"{}", now()), Err(Rejection::Malformed));
     }
 
@@ -243,12 +244,12 @@ mod tests {
         let check = |age: i64| {
             let time = now().timestamp_millis() - age * 1000;
             let body = format!(r#"{{"webhookTimestamp":{time}}}"#);
-            let given = headers(&[(LINEAR, &mac(&[body.as_bytes()]))]);
+            let given = headers(&[(LINEAR_HEADER, &mac(&[body.as_bytes()]))]);
             verify(WebhookScheme::Linear, SECRET, &given, body.as_bytes(), now())
         };
         assert!(check(299).is_ok());
         assert_eq!(check(301), Err(Rejection::Stale));
-        let given = headers(&[(LINEAR, &mac(&[b"{}"]))]);
+        let given = headers(&[(LINEAR_HEADER, &mac(&[b"{}"]))]);
         assert_eq!(verify(WebhookScheme::Linear, SECRET, &given, b"{}", now()), Err(Rejection::Malformed));
     }
 }

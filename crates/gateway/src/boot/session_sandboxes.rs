@@ -22,7 +22,8 @@ impl LiveSandboxes for SessionSandboxes {
         session: SessionId,
     ) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
         async move {
-            let app = self.0.upgrade().ok_or_else(|| SnapshotError::NotRunning(STOPPING.to_owned()))?;
+            let app =
+                self.0.upgrade().ok_or_else(|| SnapshotError::NotRunning(GATEWAY_STOPPING.to_owned()))?;
             app.hubs.save_snapshot(permit, session).await
         }
         .boxed()
@@ -30,7 +31,7 @@ impl LiveSandboxes for SessionSandboxes {
 
     fn open_transcript(&self, session: SessionId) -> BoxFuture<'_, Result<OpenTranscript, String>> {
         async move {
-            let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
+            let app = self.0.upgrade().ok_or_else(|| GATEWAY_STOPPING.to_owned())?;
             let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
             hub.open_transcript().await.map_err(|error| error.to_string())
         }
@@ -43,7 +44,7 @@ impl LiveSandboxes for SessionSandboxes {
         session: SessionId,
     ) -> BoxFuture<'a, Result<ConnectedSandbox, String>> {
         async move {
-            let app = self.0.upgrade().ok_or_else(|| STOPPING.to_owned())?;
+            let app = self.0.upgrade().ok_or_else(|| GATEWAY_STOPPING.to_owned())?;
             let hub = app.hubs.open(session).await.map_err(|error| error.to_string())?;
             hub.inside().await.map_err(|error| error.to_string())?
         }
@@ -51,4 +52,4 @@ impl LiveSandboxes for SessionSandboxes {
     }
 }
 
-const STOPPING: &str = "the gateway is stopping";
+const GATEWAY_STOPPING: &str = "the gateway is stopping";

@@ -13,9 +13,9 @@ pub(crate) struct Price {
     pub(crate) output: i64,
 }
 
-pub(crate) const MILLION: i64 = 1_000_000;
+pub(crate) const TOKENS_PER_PRICE: i64 = 1_000_000;
 /// The entry for all models that have none of their own.
-const OTHERS: &str = "*";
+const ALL_OTHER_MODELS: &str = "*";
 
 impl Prices {
     /// Parses `model=input/output` entries, comma-separated, in dollars per million tokens.
@@ -37,10 +37,10 @@ impl Prices {
     }
 
     fn others(&self) -> Option<Price> {
-        self.0.iter().find(|(model, _)| model == OTHERS).map(|(_, price)| *price)
+        self.0.iter().find(|(model, _)| model == ALL_OTHER_MODELS).map(|(_, price)| *price)
     }
 
-    fn named(&self, model: &str) -> Option<Price> {
+    fn price_of(&self, model: &str) -> Option<Price> {
         self.0.iter().find(|(named, _)| model.starts_with(named.as_str())).map(|(_, price)| *price)
     }
 
@@ -51,13 +51,13 @@ impl Prices {
             input: one.input.max(other.1.input),
             output: one.output.max(other.1.output),
         };
-        self.named(model).or_else(|| Some(self.0.iter().fold(self.others()?, dearer)))
+        self.price_of(model).or_else(|| Some(self.0.iter().fold(self.others()?, dearer)))
     }
 
     /// The cost of this usage in micro-dollars, rounded up. A cache read costs a tenth of input, a cache write 1.25
     /// times input, and twice input for those written tokens that are kept for an hour (`kept_long`).
     pub(crate) fn cost(&self, model: &str, used: &Usage, kept_long: i64) -> i64 {
-        let Some(price) = self.named(model).or_else(|| self.others()) else { return 0 };
+        let Some(price) = self.price_of(model).or_else(|| self.others()) else { return 0 };
         let twentieths = [
             (used.input_tokens, 20),
             (used.cache_read_tokens, 2),
@@ -73,7 +73,8 @@ impl Prices {
 
 /// Converts millionths of micro-dollars to micro-dollars, rounded up.
 pub(crate) fn whole(millionths: i128) -> i64 {
-    i64::try_from((millionths + i128::from(MILLION) - 1) / i128::from(MILLION)).unwrap_or(i64::MAX)
+    i64::try_from((millionths + i128::from(TOKENS_PER_PRICE) - 1) / i128::from(TOKENS_PER_PRICE))
+        .unwrap_or(i64::MAX)
 }
 
 /// Parses dollars with up to six decimals as micro-dollars.
@@ -86,13 +87,13 @@ pub fn micros(text: &str) -> Option<i64> {
         return None;
     }
     let part: i64 = format!("{part:0<6}").parse().ok()?;
-    whole.parse::<i64>().ok()?.checked_mul(MILLION)?.checked_add(part)
+    whole.parse::<i64>().ok()?.checked_mul(TOKENS_PER_PRICE)?.checked_add(part)
 }
 
 /// Formats micro-dollars as dollars. Amounts below a cent are shown in full.
 pub fn dollars(micros: i64) -> String {
     let micros = micros.max(0);
-    let text = format!("{}.{:06}", micros / MILLION, micros % MILLION);
+    let text = format!("{}.{:06}", micros / TOKENS_PER_PRICE, micros % TOKENS_PER_PRICE);
     let cents = text.len() - 4;
     let short = text.trim_end_matches('0').len().max(cents);
     text[..short].to_owned()
@@ -145,7 +146,7 @@ mod tests {
     fn a_model_without_a_price_is_charged_the_highest_matching_price() {
         let dearest = |prices: &str, model: &str| {
             let price = Prices::parse(prices).unwrap().highest_price(model);
-            price.map(|price| (price.input / MILLION, price.output / MILLION))
+            price.map(|price| (price.input / TOKENS_PER_PRICE, price.output / TOKENS_PER_PRICE))
         };
         assert_eq!(dearest("opus=5/25,*=3/15", "opus-4"), Some((5, 25)));
         assert_eq!(dearest("opus=5/25,*=3/15", "best"), Some((5, 25)), "an alias may be the dearest");

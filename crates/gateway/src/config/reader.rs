@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use super::ConfigErrors;
 
 /// The names of settings whose values must never be shown, nor be given on a command line that others can see.
-const SECRETS: [&str; 7] = [
+const SECRET_SETTINGS: [&str; 7] = [
     "DATABASE_URL",
     "GATEWAY_JWT_SECRET",
     "SERVICE_TO_SERVICE_AUTH_TOKEN",
@@ -18,12 +18,12 @@ const SECRETS: [&str; 7] = [
 ];
 
 /// The names of URL settings. A URL may contain user:password@, so their values are not shown either.
-const URLS: [&str; 5] =
+const URL_SETTINGS: [&str; 5] =
     ["PUBLIC_URL", "ALLOWED_ORIGINS", "ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "SANDBOX_ATTACH_URL"];
 
 /// Settings that this version does not support yet, and why. Ignoring them would let an operator believe that
 /// several gateways share sessions, or that files are in a bucket.
-const UNSUPPORTED: [(&str, &str); 6] = [
+const UNSUPPORTED_SETTINGS: [(&str, &str); 6] = [
     ("REDIS_URL", ONE_GATEWAY),
     ("S3_BUCKET", DATA_DIR_ONLY),
     ("S3_REGION", DATA_DIR_ONLY),
@@ -58,7 +58,7 @@ impl Reader {
                 value.clone_from(given);
             }
         }
-        for (name, why) in UNSUPPORTED {
+        for (name, why) in UNSUPPORTED_SETTINGS {
             let in_environment = environment.get(name).is_some_and(|given| !given.is_empty());
             if in_environment || flags.iter().any(|(flag, _)| flag == name) {
                 errors.push(format!("{name} {why}"));
@@ -66,9 +66,9 @@ impl Reader {
         }
         for (name, given) in flags {
             match values.get_mut(name) {
-                None if UNSUPPORTED.iter().any(|(unsupported, _)| unsupported == name) => {}
+                None if UNSUPPORTED_SETTINGS.iter().any(|(unsupported, _)| unsupported == name) => {}
                 None => errors.push(format!("{name}: there is no setting of this name")),
-                Some(_) if SECRETS.contains(&name.as_str()) => errors.push(format!(
+                Some(_) if SECRET_SETTINGS.contains(&name.as_str()) => errors.push(format!(
                     "{name}: a secret on the command line can be seen by every process; set it in the environment"
                 )),
                 Some(value) => value.clone_from(given),
@@ -92,7 +92,7 @@ impl Reader {
         let value = self.values.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())?;
         match parse(value) {
             Ok(value) => Some(value),
-            Err(why) if SECRETS.contains(&name) || URLS.contains(&name) => {
+            Err(why) if SECRET_SETTINGS.contains(&name) || URL_SETTINGS.contains(&name) => {
                 self.errors.push(format!("{name}: {why}"));
                 None
             }
@@ -122,7 +122,7 @@ impl Reader {
         name: &str,
         check: fn(&str) -> Result<(), String>,
     ) -> Option<SecretString> {
-        debug_assert!(SECRETS.contains(&name), "{name} must be listed as a secret");
+        debug_assert!(SECRET_SETTINGS.contains(&name), "{name} must be listed as a secret");
         let value = self.values.get(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty())?;
         match check(&value) {
             Ok(()) => Some(value.into()),

@@ -40,7 +40,7 @@ pub enum Engine {
 impl Sandboxes {
     pub(super) fn read(r: &mut Reader) -> Option<Self> {
         let attach = r.optional("SANDBOX_ATTACH_URL", values::text);
-        let engine = match r.required("SANDBOX_PROVIDER", known)? {
+        let engine = match r.required("SANDBOX_PROVIDER", parse_provider)? {
             "attach" => {
                 if attach.is_none() {
                     r.complain("SANDBOX_ATTACH_URL: missing, though SANDBOX_PROVIDER is attach");
@@ -67,7 +67,7 @@ impl Sandboxes {
     }
 }
 
-fn known(text: &str) -> Result<&'static str, String> {
+fn parse_provider(text: &str) -> Result<&'static str, String> {
     let found = ["local", "attach", "process"].into_iter().find(|name| *name == text);
     found.ok_or_else(|| "the known engines are: local, attach, process".to_owned())
 }

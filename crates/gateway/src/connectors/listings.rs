@@ -14,11 +14,11 @@ use store::Connector;
 use super::Unavailable;
 
 /// How long a list is used.
-const FRESH: Duration = Duration::from_mins(5);
+const LIST_LIFETIME: Duration = Duration::from_mins(5);
 /// How long a failure is used. Without this, every caller would wait for the timeout of a server that is down.
-const FAILED: Duration = Duration::from_secs(15);
+const FAILURE_LIFETIME: Duration = Duration::from_secs(15);
 /// The maximum number of connectors whose lists are kept, and the memory of all of them.
-const KEPT: std::num::NonZeroUsize = std::num::NonZeroUsize::new(5000).unwrap();
+const MAX_CACHED_CONNECTORS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(5000).unwrap();
 const MAX_MEMORY: usize = 64 * 1024 * 1024;
 
 type Answer = Result<Arc<Listing>, Unavailable>;
@@ -44,7 +44,7 @@ impl Listings {
     }
 
     fn within(max_memory: usize, clock: Clock) -> Self {
-        let slots = Slots { by_key: LruCache::new(KEPT), memory: 0 };
+        let slots = Slots { by_key: LruCache::new(MAX_CACHED_CONNECTORS), memory: 0 };
         Self { clock, max_memory, slots: Mutex::new(slots) }
     }
 
@@ -65,7 +65,7 @@ impl Listings {
     }
 
     /// Keeps an answer, and drops those that were used longest ago if all take too much memory.
-    fn keep(&self, key: Key, kept: &mut Option<(DateTime<Utc>, Answer)>, answer: &Answer) {
+    fn store_answer(&self, key: Key, kept: &mut Option<(DateTime<Utc>, Answer)>, answer: &Answer) {
         *kept = Some((self.clock.now(), answer.clone()));
         let taken = answer.as_ref().map_or(0, |listing| listing.memory());
         let mut slots = self.slots.lock();
@@ -88,14 +88,14 @@ impl Listings {
         let slot = self.slot(key);
         let mut slot = slot.lock().await;
         let usable = |at: DateTime<Utc>, answer: &Answer| {
-            let lasts = if answer.is_ok() { FRESH } else { FAILED };
+            let lasts = if answer.is_ok() { LIST_LIFETIME } else { FAILURE_LIFETIME };
             self.clock.now() - at < TimeDelta::from_std(lasts).unwrap_or_default()
         };
         match slot.as_ref() {
             Some((at, answer)) if usable(*at, answer) => answer.clone(),
             _ => {
                 let answer = list().await.map(Arc::new);
-                self.keep(key, &mut slot, &answer);
+                self.store_answer(key, &mut slot, &answer);
                 answer
             }
         }
@@ -111,7 +111,7 @@ impl Listings {
         let slot = self.slot(key);
         let mut slot = slot.lock().await;
         let answer = list().await.map(Arc::new);
-        self.keep(key, &mut slot, &answer);
+        self.store_answer(key, &mut slot, &answer);
         answer
     }
 }
@@ -136,7 +136,7 @@ mod tests {
         for key in keys {
             for _ in 0..2 {
                 let slot = listings.slot(key);
-                listings.keep(key, &mut *slot.lock().await, &answer);
+                listings.store_answer(key, &mut *slot.lock().await, &answer);
             }
         }
         let slots = listings.slots.lock();

@@ -44,7 +44,7 @@ pub(super) async fn set_mode(
         check_approved(&app, admin.org, id, &key).await?;
     }
     let new = NewMode { by: Some(admin.id), key: &key, setting: &setting, invocation: invocation_id };
-    changed(governance(&app).set_mode(admin.org, new).await)?;
+    governance_result(governance(&app).set_mode(admin.org, new).await)?;
     Ok(Json(ModeReply { ok: true, warning }))
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn unset_mode(
     Path(key): Path<String>,
 ) -> Result<Json<OkReply>, ApiError> {
     let key = parse_key(&key)?;
-    changed(governance(&app).unset_mode(admin.org, Some(admin.id), &key).await)?;
+    governance_result(governance(&app).unset_mode(admin.org, Some(admin.id), &key).await)?;
     Ok(Json(OkReply::OK))
 }
 
@@ -99,7 +99,7 @@ fn governance(app: &AppState) -> Governance<'_> {
     }
 }
 
-fn changed(result: Result<(), GovernanceError>) -> Result<(), ApiError> {
+fn governance_result(result: Result<(), GovernanceError>) -> Result<(), ApiError> {
     result.map_err(|error| match error {
         GovernanceError::Store(error) => error.into(),
         error => ApiError::internal(error.to_string()),

@@ -51,7 +51,7 @@ pub(super) async fn start(
         return Err(ApiError::bad_request(format!("context is at most {} KiB", MAX_PAYLOAD / 1024)));
     }
     let run = app.automations.start_by_hand(&automation, user.id, request.context).await?;
-    Ok((StatusCode::CREATED, Json(entry(found(&app, user.org, run).await?))))
+    Ok((StatusCode::CREATED, Json(entry(find_run(&app, user.org, run).await?))))
 }
 
 #[utoipa::path(get, path = "/v1/automation-runs", tag = "automations", params(AutomationRunQuery),
@@ -71,7 +71,7 @@ pub(super) async fn get(
     user: User,
     Path(id): Path<AutomationRunId>,
 ) -> Result<Json<AutomationRunDetail>, ApiError> {
-    let run = found(&app, user.org, id).await?;
+    let run = find_run(&app, user.org, id).await?;
     let events = app.store.automation_run_events(user.org, id).await?;
     let events = events.into_iter().map(event_entry).collect();
     Ok(Json(AutomationRunDetail { run: entry(run), events }))
@@ -98,12 +98,12 @@ pub(super) async fn rerun(
     user: User,
     Path(id): Path<AutomationRunId>,
 ) -> Result<(StatusCode, Json<AutomationRunEntry>), ApiError> {
-    let run = found(&app, user.org, id).await?;
+    let run = find_run(&app, user.org, id).await?;
     let automation = found_automation(&app, user.org, run.automation_id).await?;
     let event = app.store.trigger_event(user.org, run.trigger_event_id).await?;
     let event = event.ok_or_else(|| ApiError::not_found("This run does not exist"))?;
     let again = app.automations.rerun(&automation, (&run, event), user.id).await?;
-    Ok((StatusCode::CREATED, Json(entry(found(&app, user.org, again).await?))))
+    Ok((StatusCode::CREATED, Json(entry(find_run(&app, user.org, again).await?))))
 }
 
 /// Assigns a run: to the caller, to another member, or with `null` to nobody.
@@ -118,7 +118,7 @@ pub(super) async fn assign(
 ) -> Result<Json<AutomationRunEntry>, ApiError> {
     let to = request.user_id.unwrap_or(Some(user.id));
     app.store.assign_run((user.org, id), to, actor(&user), app.clock.now()).await?;
-    Ok(Json(entry(found(&app, user.org, id).await?)))
+    Ok(Json(entry(find_run(&app, user.org, id).await?)))
 }
 
 /// Settles a run that failed, timed out or needs a human.
@@ -150,7 +150,7 @@ async fn list_runs(
     Ok(Json(AutomationRunList { runs: runs.into_iter().map(entry).collect() }))
 }
 
-async fn found(app: &AppState, org: OrgId, id: AutomationRunId) -> Result<AutomationRun, ApiError> {
+async fn find_run(app: &AppState, org: OrgId, id: AutomationRunId) -> Result<AutomationRun, ApiError> {
     let run = app.store.automation_run(org, id).await?;
     run.ok_or_else(|| ApiError::not_found("This run does not exist"))
 }
@@ -164,7 +164,7 @@ async fn step(
     reason: Option<String>,
 ) -> Result<Json<AutomationRunEntry>, ApiError> {
     match app.automations.advance((user.org, id), step, reason, actor(user)).await? {
-        Advanced::To(_) => Ok(Json(entry(found(app, user.org, id).await?))),
+        Advanced::To(_) => Ok(Json(entry(find_run(app, user.org, id).await?))),
         Advanced::Refused(status) => {
             Err(ApiError::conflict(format!("This run is {status}, so this cannot be done with it")))
         }

@@ -174,7 +174,7 @@ const TIMEOUTS_PER_BODY: u32 = 6;
 const MAX_ANONYMOUS: usize = 4 * 1024;
 /// The step, in bytes, by which the memory share of a body grows: the pool is locked once per step, not once per
 /// packet.
-const STEP: usize = 16 * 1024;
+const SHARE_STEP_BYTES: usize = 16 * 1024;
 
 /// Reads a whole body within `limit` bytes, the time limit and the caller's share of memory. A body whose
 /// `Content-Length` exceeds the limit is refused at once. If the caller is not authenticated yet, the limit is a few
@@ -235,7 +235,7 @@ async fn collect(body: axum::body::Body, limit: usize, memory: &mut Held) -> Res
         let held = usize::try_from(memory.amount()).unwrap_or(usize::MAX);
         let missing = (bytes.len() + data.len()).saturating_sub(held);
         if missing > 0 {
-            memory.grow(missing.next_multiple_of(STEP) as u64)?;
+            memory.grow(missing.next_multiple_of(SHARE_STEP_BYTES) as u64)?;
         }
         bytes.extend_from_slice(&data);
     }
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    fn refused(body: &serde_json::Value) -> String {
+    fn refusal_of(body: &serde_json::Value) -> String {
         let text = body.to_string();
         let mut reader = serde_json::Deserializer::from_str(&text);
         let error = serde_path_to_error::deserialize::<_, CreateSession>(&mut reader).unwrap_err();
@@ -265,14 +265,14 @@ mod tests {
         let with = |field: &str, value: serde_json::Value| {
             let mut body = json!({"sessionType": "coding", "clientType": "web"});
             body[field] = value;
-            refused(&body)
+            refusal_of(&body)
         };
         assert_eq!(
             with("sessionType", json!("s3cret, expected one of `x`")),
             "sessionType must be one of coding, setup, cli"
         );
         assert_eq!(with("title", json!(7)), "title must be a string");
-        assert_eq!(refused(&json!({"clientType": "web"})), "sessionType is required");
+        assert_eq!(refusal_of(&json!({"clientType": "web"})), "sessionType is required");
         assert_eq!(
             explain("repos[0]", "missing field `repoId` at line 1 column 9", "The body"),
             "repos[0].repoId is required"

@@ -20,7 +20,7 @@ use crate::app::AppState;
 use crate::changes::OrgChange;
 
 /// How often a comment shows that the stream is alive.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Streams which sessions and inbox entries have changed. The events are `ready`, `change` and, for a reader that was too
 /// slow, `reload`. The stream ends with the caller's credential.
@@ -47,7 +47,7 @@ pub(super) async fn follow(
                     Some(change) => Event::default().event("change").json_data(&change).ok()?,
                     None => continue,
                 },
-                Err(RecvError::Lagged(_)) => named("reload"),
+                Err(RecvError::Lagged(_)) => named_event("reload"),
                 Err(RecvError::Closed) => return None,
             };
             return Some((event, receiver));
@@ -61,13 +61,13 @@ pub(super) async fn follow(
             () = closing.cancelled_owned() => {}
         }
     };
-    let events = stream::once(async { named("ready") }).chain(changes).map(Ok::<_, Infallible>);
+    let events = stream::once(async { named_event("ready") }).chain(changes).map(Ok::<_, Infallible>);
     let events = events.take_until(Box::pin(ended));
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response())
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT_INTERVAL)).into_response())
 }
 
 /// An event without data. Browsers ignore an event whose data is absent.
-fn named(name: &str) -> Event {
+fn named_event(name: &str) -> Event {
     Event::default().event(name).data("{}")
 }
 

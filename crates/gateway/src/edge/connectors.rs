@@ -59,7 +59,7 @@ pub(super) async fn create(
     details.extend(risks.iter().map(set_risk));
     let store = administer(&app, &admin, Subject::Connector, "add", details.join(", "));
     store.create_connector(connector, risks).await?;
-    let (connector, decided) = stored(&app, &admin, id).await?;
+    let (connector, decided) = find_connector(&app, &admin, id).await?;
     Ok((StatusCode::CREATED, Json(entry(connector, &decided))))
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn get(
     admin: User,
     Path(id): Path<ConnectorId>,
 ) -> Result<Json<ConnectorDetail>, ApiError> {
-    let (connector, decided) = stored(&app, &admin, id).await?;
+    let (connector, decided) = find_connector(&app, &admin, id).await?;
     let offer = offer::of(&app, &connector, &decided).await?;
     Ok(Json(ConnectorDetail { connector: entry(connector, &decided), offer }))
 }
@@ -100,9 +100,9 @@ pub(super) async fn change(
         enabled,
         risks,
     };
-    let store = administer(&app, &admin, Subject::Connector, "change", changed(id, &change));
+    let store = administer(&app, &admin, Subject::Connector, "change", describe_change(id, &change));
     store.update_connector(admin.org, id, change, app.clock.now()).await?;
-    let (connector, decided) = stored(&app, &admin, id).await?;
+    let (connector, decided) = find_connector(&app, &admin, id).await?;
     Ok(Json(entry(connector, &decided)))
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn review(
     Path(id): Path<ConnectorId>,
     Body(request): Body<ReviewConnector>,
 ) -> Result<Json<ReviewReply>, ApiError> {
-    let (connector, _) = stored(&app, &admin, id).await?;
+    let (connector, _) = find_connector(&app, &admin, id).await?;
     let listing = app.connectors.tools_now(&connector).await;
     let listing =
         listing.map_err(|error| ApiError::conflict(format!("the connector cannot be asked: {error}")))?;
@@ -168,7 +168,7 @@ pub(super) async fn review(
     Ok(Json(ReviewReply { pinned }))
 }
 
-async fn stored(
+async fn find_connector(
     app: &AppState,
     admin: &User,
     id: ConnectorId,
@@ -296,7 +296,7 @@ fn check_tools(risks: &[(String, Option<proto::Risk>)]) -> Result<(), ApiError> 
 }
 
 /// The change for the ledger: the names of fields, and the origin of the address.
-fn changed(id: ConnectorId, change: &ConnectorChange) -> String {
+fn describe_change(id: ConnectorId, change: &ConnectorChange) -> String {
     let ConnectorChange { name, url, auth, default_risk, enabled, risks } = change;
     let mut parts = vec![format!("connector {id}")];
     parts.extend(name.is_some().then(|| "name".to_owned()));

@@ -20,9 +20,9 @@ use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
 
-const RUNS: u32 = 50;
+const DEFAULT_RUNS: u32 = 50;
 const MOST_RUNS: u32 = 200;
-const EVENTS: u32 = 100;
+const DEFAULT_EVENTS: u32 = 100;
 const MOST_EVENTS: u32 = 1000;
 
 /// A caller as policy judges it and the ledger records it.
@@ -164,8 +164,8 @@ pub(super) async fn start_run(
         parent: request.parent_run_id,
         prompted_by: None,
     };
-    let run = app.gate.start_run(new).await.map_err(refused)?;
-    Ok((StatusCode::CREATED, Json(record(run))))
+    let run = app.gate.start_run(new).await.map_err(run_error)?;
+    Ok((StatusCode::CREATED, Json(run_record(run))))
 }
 
 /// The act that a caller must be allowed to do in order to start a run of this kind.
@@ -204,8 +204,8 @@ pub(super) async fn finish_run(
             "outcome has at most 200 characters, none of them a control character",
         ));
     }
-    app.gate.finish_run(&found, &identity.actor, request.status, &outcome).await.map_err(refused)?;
-    Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
+    app.gate.finish_run(&found, &identity.actor, request.status, &outcome).await.map_err(run_error)?;
+    Ok(Json(run_record(visible_run(&app, &identity, org, &id).await?)))
 }
 
 #[utoipa::path(get, path = "/v1/runs/{runId}", tag = "contract", params(("runId" = String, Path), ArtifactQuery),
@@ -217,7 +217,7 @@ pub(super) async fn run(
     Query(query): Query<ArtifactQuery>,
 ) -> Result<Json<RunRecord>, ApiError> {
     let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
-    Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
+    Ok(Json(run_record(visible_run(&app, &identity, org, &id).await?)))
 }
 
 /// Finds a run of the organization. A sandbox sees only the runs of its own session.
@@ -237,7 +237,7 @@ pub(super) async fn runs(
 ) -> Result<Json<RunList>, ApiError> {
     check_names([&query.case_id, &query.parent_run_id, &query.before])?;
     let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
-    let limit = query.limit.unwrap_or(RUNS).clamp(1, MOST_RUNS);
+    let limit = query.limit.unwrap_or(DEFAULT_RUNS).clamp(1, MOST_RUNS);
     let before = match query.before.as_deref().map(cursor) {
         Some(None) => return Err(ApiError::bad_request("before is not a cursor of this list")),
         before => before.flatten(),
@@ -255,7 +255,7 @@ pub(super) async fn runs(
     found.truncate(limit as usize);
     let next = found.last().filter(|_| more);
     let next = next.map(|run| format!("{}_{}", run.created_at.timestamp_micros(), run.run_id));
-    Ok(Json(RunList { runs: found.into_iter().map(record).collect(), next }))
+    Ok(Json(RunList { runs: found.into_iter().map(run_record).collect(), next }))
 }
 
 fn cursor(text: &str) -> Option<(DateTime<Utc>, String)> {
@@ -276,7 +276,7 @@ pub(super) async fn audit_events(
 ) -> Result<Json<AuditEvents>, ApiError> {
     check_names([&query.case_id, &query.run_id])?;
     let (_, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
-    let limit = query.limit.unwrap_or(EVENTS).clamp(1, MOST_EVENTS);
+    let limit = query.limit.unwrap_or(DEFAULT_EVENTS).clamp(1, MOST_EVENTS);
     let filter = EventFilter {
         run_id: query.run_id,
         case_id: query.case_id,
@@ -380,14 +380,14 @@ fn check_names<const N: usize>(names: [&Option<String>; N]) -> Result<(), ApiErr
     }
 }
 
-fn refused(refusal: RunRefusal) -> ApiError {
+fn run_error(refusal: RunRefusal) -> ApiError {
     match refusal {
         RunRefusal::Store(error) => error.into(),
         other => ApiError::conflict(other.to_string()),
     }
 }
 
-fn record(run: Run) -> RunRecord {
+fn run_record(run: Run) -> RunRecord {
     let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let duration = run.completed_at.zip(run.started_at).map(|(end, start)| (end - start).num_milliseconds());
     let mut actor = run.actor;

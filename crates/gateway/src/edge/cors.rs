@@ -7,8 +7,8 @@ use axum::response::{IntoResponse as _, Response};
 
 use crate::app::AppState;
 
-const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE, OPTIONS");
-const HEADERS: HeaderValue = HeaderValue::from_static(
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE, OPTIONS");
+const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Content-Type, Authorization, Accept, Idempotency-Key, X-Request-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name",
 );
 const MAX_AGE: HeaderValue = HeaderValue::from_static("86400");
@@ -25,8 +25,8 @@ pub(super) async fn cors(State(app): State<AppState>, request: Request, next: Ne
         origin.filter(|origin| app.site.origins.iter().any(|allowed| allowed.as_str().as_bytes() == origin));
     if let Some(origin) = allowed {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS);
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS);
         if is_preflight {
             headers.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
         }

@@ -65,7 +65,7 @@ pub(super) async fn get(
     admin: User,
     Path(id): Path<DatabaseId>,
 ) -> Result<Json<DatabaseDetail>, ApiError> {
-    let database = stored(&app, &admin, id).await?;
+    let database = find_database(&app, &admin, id).await?;
     let modes = app.store.all_action_modes(admin.org, None).await?;
     let listed = database_actions(&database).map_err(|error| ApiError::internal(error.to_string()))?;
     let actions =
@@ -84,7 +84,7 @@ pub(super) async fn change(
     Path(id): Path<DatabaseId>,
     Body(request): Body<ChangeDatabase>,
 ) -> Result<Json<DatabaseEntry>, ApiError> {
-    let mut database = stored(&app, &admin, id).await?;
+    let mut database = find_database(&app, &admin, id).await?;
     let ChangeDatabase { name, target, queries, free_form, limits, enabled } = request;
     let change = DatabaseChange {
         name: name.map(check_name).transpose()?,
@@ -96,13 +96,13 @@ pub(super) async fn change(
     };
     if let Some(target) = &change.target {
         database.target = target.clone();
-        let details = destination(&parsed(&database)?.target);
+        let details = destination(&parse_definition(&database)?.target);
         check_connection(&app, &admin, &database, &details).await?;
     }
-    let details = changed(id, &change, &database)?;
+    let details = describe_change(id, &change, &database)?;
     let store = administer(&app, &admin, Subject::DatabaseSource, "change", details);
     store.update_database(admin.org, id, change, app.clock.now()).await?;
-    Ok(Json(entry(stored(&app, &admin, id).await?)?))
+    Ok(Json(entry(find_database(&app, &admin, id).await?)?))
 }
 
 /// Takes a database away from agents. The database itself stays as it is.
@@ -145,7 +145,7 @@ fn action_entry(name: String, risk: policy::Risk, key: &ModeKey, modes: &ActionM
     }
 }
 
-async fn stored(app: &AppState, admin: &User, id: DatabaseId) -> Result<DatabaseSource, ApiError> {
+async fn find_database(app: &AppState, admin: &User, id: DatabaseId) -> Result<DatabaseSource, ApiError> {
     let found = app.store.database(admin.org, id).await?;
     found.ok_or_else(|| ApiError::not_found("This database does not exist"))
 }
@@ -247,12 +247,16 @@ fn destination(target: &DatabaseTarget) -> String {
 }
 
 /// What changes, for the ledger. A changed list of queries is named by its hash, because it may be long.
-fn changed(id: DatabaseId, change: &DatabaseChange, database: &DatabaseSource) -> Result<String, ApiError> {
+fn describe_change(
+    id: DatabaseId,
+    change: &DatabaseChange,
+    database: &DatabaseSource,
+) -> Result<String, ApiError> {
     let DatabaseChange { name, target, queries, free_form, limits, enabled } = change;
     let mut parts = vec![format!("database {id}")];
     parts.extend(name.is_some().then(|| "name".to_owned()));
     if target.is_some() {
-        parts.push(destination(&parsed(database)?.target));
+        parts.push(destination(&parse_definition(database)?.target));
     }
     let hash = |queries: &Value| ledger::sha256(queries.to_string().as_bytes());
     parts.extend(queries.as_ref().map(|queries| format!("queries sha256 {}", hash(queries))));
@@ -262,12 +266,12 @@ fn changed(id: DatabaseId, change: &DatabaseChange, database: &DatabaseSource) -
     Ok(parts.join(", "))
 }
 
-fn parsed(database: &DatabaseSource) -> Result<Definition, ApiError> {
+fn parse_definition(database: &DatabaseSource) -> Result<Definition, ApiError> {
     Definition::of(database).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 fn entry(database: DatabaseSource) -> Result<DatabaseEntry, ApiError> {
-    let Definition { target, queries, limits } = parsed(&database)?;
+    let Definition { target, queries, limits } = parse_definition(&database)?;
     Ok(DatabaseEntry {
         id: database.id,
         name: database.name,

@@ -29,7 +29,7 @@ use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind, hash};
 use gate::{AdminChange, Subject};
 
-const LIFETIME: Duration = Duration::from_mins(15);
+const CODE_LIFETIME: Duration = Duration::from_mins(15);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_NAME: usize = 80;
 /// What starting a login takes from the rate that all calls of this module share; a poll or an answer takes 1.
@@ -57,7 +57,7 @@ pub(super) async fn start(
         user_code: user_code.clone(),
         client_name,
         at,
-        expires_at: at + LIFETIME,
+        expires_at: at + CODE_LIFETIME,
     };
     app.store.create_device_login(new).await?;
     let base = app.site.url.as_str().trim_end_matches('/');
@@ -65,7 +65,7 @@ pub(super) async fn start(
         verification_url: format!("{base}/device?code={user_code}"),
         user_code,
         device_code,
-        expires_in: LIFETIME.as_secs(),
+        expires_in: CODE_LIFETIME.as_secs(),
         interval: POLL_INTERVAL.as_secs(),
     };
     Ok((StatusCode::CREATED, Json(started)))
@@ -172,7 +172,7 @@ pub(super) async fn deny(
     Ok(Json(OkReply::OK))
 }
 
-/// The undecided login with this code. Looking one up counts, so that codes cannot be guessed.
+/// The undecided login with this code. Each lookup uses up a share, so that codes cannot be guessed.
 async fn find_undecided_login(app: &AppState, user: &User, code: &str) -> Result<DeviceLogin, ApiError> {
     app.shares.device_logins.take(Party::user(user.id, user.org), 1)?;
     let code = code.trim().to_ascii_uppercase();
@@ -192,9 +192,9 @@ fn address(peer: Peer) -> Party {
 
 /// A code that people can read aloud: four letters without I and O, and four digits.
 fn user_code(rng: &Rng) -> String {
-    const LETTERS: &[u8; 24] = b"ABCDEFGHJKLMNPQRSTUVWXYZ";
+    const CODE_LETTERS: &[u8; 24] = b"ABCDEFGHJKLMNPQRSTUVWXYZ";
     let bytes = rng.bytes::<8>();
-    let letter = |byte: &u8| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]);
+    let letter = |byte: &u8| char::from(CODE_LETTERS[usize::from(*byte) % CODE_LETTERS.len()]);
     let digit = |byte: &u8| char::from(b'0' + *byte % 10);
     let (letters, digits) = bytes.split_at(4);
     letters.iter().map(letter).chain(['-']).chain(digits.iter().map(digit)).collect()

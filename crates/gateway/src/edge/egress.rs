@@ -14,8 +14,8 @@ use crate::runtime::check_rules;
 use gate::AdminChange;
 
 /// The most entries of one rule list. Every connection of a sandbox is compared with all of them.
-const MOST: usize = 1000;
-const RECORDS: u32 = 100;
+const MAX_RULES: usize = 1000;
+const DEFAULT_RECORDS: u32 = 100;
 const MOST_RECORDS: u32 = 1000;
 
 #[utoipa::path(get, path = "/v1/egress", tag = "sandboxes", responses((status = 200, body = EgressRules)))]
@@ -32,8 +32,8 @@ pub(super) async fn set_rules(
     admin: User,
     Body(rules): Body<EgressRules>,
 ) -> Result<Json<OkReply>, ApiError> {
-    if rules.allow.len() > MOST || rules.deny.len() > MOST {
-        return Err(ApiError::bad_request(format!("A list has at most {MOST} entries")));
+    if rules.allow.len() > MAX_RULES || rules.deny.len() > MAX_RULES {
+        return Err(ApiError::bad_request(format!("A list has at most {MAX_RULES} entries")));
     }
     check_rules(&rules).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let EgressRules { mode, allow, deny } = rules;
@@ -52,7 +52,7 @@ pub(super) async fn records(
     user: User,
     Query(query): Query<EgressQuery>,
 ) -> Result<Json<EgressList>, ApiError> {
-    let limit = query.limit.unwrap_or(RECORDS).clamp(1, MOST_RECORDS);
+    let limit = query.limit.unwrap_or(DEFAULT_RECORDS).clamp(1, MOST_RECORDS);
     let found = app.store.egress_records(user.org, query.session_id, limit).await?;
     Ok(Json(EgressList { records: found.into_iter().map(entry).collect() }))
 }

@@ -19,7 +19,7 @@ use crate::sessions::{self, Submission, SubmittedValues, Variable};
 use crate::vault::is_name;
 
 /// The most values that one request submits.
-const MOST: usize = 100;
+const MAX_VALUES: usize = 100;
 
 /// Shows which files and variables the session's sandbox gets, and whose value each variable has. Never a value.
 #[utoipa::path(get, path = "/proliferate/{id}/env", tag = "environment", params(("id" = SessionId, Path)),
@@ -75,8 +75,8 @@ pub(super) async fn submit(
 /// Checks the names, and separates those that are to be stored for the organization.
 fn values(request: SubmitEnv) -> Result<SubmittedValues, ApiError> {
     let SubmitEnv { secrets, env_vars, save_to_configuration } = request;
-    if secrets.len() + env_vars.len() > MOST {
-        return Err(ApiError::bad_request(format!("secrets and envVars have at most {MOST} entries")));
+    if secrets.len() + env_vars.len() > MAX_VALUES {
+        return Err(ApiError::bad_request(format!("secrets and envVars have at most {MAX_VALUES} entries")));
     }
     let shared = secrets.iter().filter(|secret| secret.persist.unwrap_or(save_to_configuration));
     let shared: Vec<String> = shared.map(|secret| secret.key.clone()).collect();

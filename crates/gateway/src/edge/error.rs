@@ -304,7 +304,7 @@ impl From<SessionError> for ApiError {
             SessionError::GateUnavailable(reason) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, reason)
             }
-            SessionError::Supervisor(error) => super::sandbox::refused(&error),
+            SessionError::Supervisor(error) => super::sandbox::supervisor_error(&error),
             SessionError::Environment(error) => error.into(),
             SessionError::KeyInFlight => Self::idempotency_in_progress(),
             SessionError::KeyMismatch => Self::idempotency_mismatch(),

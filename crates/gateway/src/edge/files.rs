@@ -16,7 +16,7 @@ use super::ApiError;
 use super::auth::SessionAccess;
 use super::body::read;
 use super::params::Query;
-use super::sandbox::{inside, member, place, record, refused};
+use super::sandbox::{inside, member, place, record_access, supervisor_error};
 use crate::app::AppState;
 use crate::runtime::FileWrite;
 use crate::sessions;
@@ -25,9 +25,9 @@ use crate::sessions;
 /// at once.
 const MAX_UPLOAD: usize = 32 * 1024 * 1024;
 /// A file is read in pieces of this size, so that a large one takes little memory.
-const PIECE: u64 = 1024 * 1024;
+const CHUNK_BYTES: u64 = 1024 * 1024;
 const MAX_ENTRIES: usize = 10_000;
-const MODE: HeaderName = HeaderName::from_static("x-file-mode");
+const FILE_MODE_HEADER: HeaderName = HeaderName::from_static("x-file-mode");
 
 /// Lists a folder, or shows one file.
 #[utoipa::path(get, path = "/proliferate/{id}/files", tag = "sandboxes",
@@ -40,13 +40,13 @@ pub(super) async fn list(
 ) -> Result<Json<FileListing>, ApiError> {
     let place = place(&query.path)?;
     let supervisor = inside(&app, access.session.id).await?.supervisor;
-    let stat = supervisor.stat(place.clone()).await.map_err(|error| refused(&error))?;
+    let stat = supervisor.stat(place.clone()).await.map_err(|error| supervisor_error(&error))?;
     if stat.kind != Kind::Directory {
         let name = query.path.rsplit('/').next().unwrap_or_default().to_owned();
         let (kind, entries) = (kind_of(stat.kind), vec![entry(name, stat)]);
         return Ok(Json(FileListing { kind, entries, truncated: false }));
     }
-    let listing = supervisor.list(place, MAX_ENTRIES).await.map_err(|error| refused(&error))?;
+    let listing = supervisor.list(place, MAX_ENTRIES).await.map_err(|error| supervisor_error(&error))?;
     let entries = listing.entries.into_iter().map(|one| entry(one.name, one.stat)).collect();
     Ok(Json(FileListing { kind: FileKind::Folder, entries, truncated: listing.truncated }))
 }
@@ -65,14 +65,17 @@ pub(super) async fn content(
     let supervisor = inside(&app, access.session.id).await?.supervisor;
     let live = app.credentials.live.open(&access.caller);
     let live = live.ok_or_else(|| ApiError::forbidden("Only members may do this"))?;
-    record(&app, &access, "read_file").await?;
-    let first = supervisor.read_file(place.clone(), 0, PIECE).await.map_err(|error| refused(&error))?;
+    record_access(&app, &access, "read_file").await?;
+    let first = supervisor
+        .read_file(place.clone(), 0, CHUNK_BYTES)
+        .await
+        .map_err(|error| supervisor_error(&error))?;
     if first.size > MAX_FILE {
         return Err(ApiError::too_large(usize::try_from(MAX_FILE).unwrap_or(usize::MAX)));
     }
     let mode = HeaderValue::from_str(&format!("{:o}", first.mode & 0o777));
     let headers = [
-        (MODE, mode.map_err(|error| ApiError::internal(error.to_string()))?),
+        (FILE_MODE_HEADER, mode.map_err(|error| ApiError::internal(error.to_string()))?),
         (header::CONTENT_LENGTH, HeaderValue::from(first.size)),
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
@@ -107,7 +110,7 @@ impl Reading {
         }
         let piece = match self.ahead.take() {
             Some(piece) => piece,
-            None => self.supervisor.read_file(self.place.clone(), self.sent, PIECE).await?.bytes.into(),
+            None => self.supervisor.read_file(self.place.clone(), self.sent, CHUNK_BYTES).await?.bytes.into(),
         };
         let left = usize::try_from(self.size - self.sent).unwrap_or(usize::MAX);
         if piece.is_empty() || piece.len() > left {

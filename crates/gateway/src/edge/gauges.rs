@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::app::AppState;
 
 /// The timeout for the gauges that need the database. A slow database must not delay the other metrics.
-const PATIENCE: Duration = Duration::from_secs(1);
+const GAUGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sets every gauge to its current value. A gauge whose value cannot be read keeps its last value.
 pub(super) async fn refresh(app: &AppState) {
@@ -17,7 +17,7 @@ pub(super) async fn refresh(app: &AppState) {
         set("proliferate_sandbox_disk_bytes", used.disk_bytes);
     }
     let database = async { tokio::join!(app.store.waiting_prompts(), app.store.last_checkpoint()) };
-    let Ok((prompts, checkpoint)) = tokio::time::timeout(PATIENCE, database).await else { return };
+    let Ok((prompts, checkpoint)) = tokio::time::timeout(GAUGE_TIMEOUT, database).await else { return };
     if let Ok(prompts) = prompts {
         set("proliferate_prompts_waiting", prompts);
     }

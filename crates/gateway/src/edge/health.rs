@@ -11,7 +11,7 @@ use super::{ApiError, gauges};
 use crate::app::AppState;
 
 /// The timeout of each readiness check.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers if the process is alive. Needs no token and ignores one.
 #[utoipa::path(get, path = "/health", tag = "operations", responses((status = 200, body = Health)), security(()))]
@@ -53,9 +53,9 @@ pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
-/// Fails a check that does not answer within [`PATIENCE`]: a dependency may accept connections and never respond.
+/// Fails a check that does not answer within [`CHECK_TIMEOUT`]: a dependency may accept connections and never respond.
 async fn in_time(ping: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    tokio::time::timeout(PATIENCE, ping).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
+    tokio::time::timeout(CHECK_TIMEOUT, ping).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
 }
 
 fn check(name: &str, what: &str, result: &Result<(), String>) -> Check {

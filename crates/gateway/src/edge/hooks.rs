@@ -16,7 +16,7 @@ use crate::app::AppState;
 use crate::automations::{MAX_PAYLOAD, Rejection, verify};
 
 /// The event that GitHub sends when a webhook is made. It asks for nothing.
-const PING: &str = "ping";
+const GITHUB_PING: &str = "ping";
 
 /// Starts a run of the automation, unless the request was accepted before.
 /// The request is signed as the automation's scheme says. A bad signature, an old one and an unknown automation get the
@@ -43,7 +43,7 @@ pub(super) async fn receive(
     let not_json = || ApiError::invalid_json("The body is not JSON");
     serde_json::from_slice::<IgnoredAny>(&content).map_err(|_| not_json())?;
     let payload = String::from_utf8(content.into()).map_err(|_| not_json())?;
-    if delivery.event_name.as_deref() == Some(PING) {
+    if delivery.event_name.as_deref() == Some(GITHUB_PING) {
         return Ok(Json(HookReply { event_id: None, run_id: None, duplicate: false }).into_response());
     }
     let hooked = app.automations.webhook(&automation, delivery, payload).await?;

@@ -16,7 +16,7 @@ use super::{ApiError, contract};
 use crate::access::{Act, may};
 use crate::app::AppState;
 
-const PAGE: u32 = 50;
+const DEFAULT_PAGE_SIZE: u32 = 50;
 const MAX_PAGE: u32 = 100;
 
 /// Lists what waits for a human in the organization, the oldest first. A service sees only what belongs to sessions.
@@ -32,17 +32,17 @@ pub(super) async fn list(
         contract::identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
     let after = query.after.as_deref().map(str::parse::<InboxCursor>).transpose();
     let after = after.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, MAX_PAGE);
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE);
     let of_organization = may(Act::ReadOrganization, caller.kind(), false);
     let filter = InboxFilter { org, of_organization, limit, after };
     let found = app.store.inbox(filter, app.clock.now()).await?;
     let full = found.len() == limit as usize;
     let next = found.last().filter(|_| full).map(|last| InboxCursor::after(last).to_string());
-    let entries = found.into_iter().map(|entry| shown(&caller, entry)).collect();
+    let entries = found.into_iter().map(|entry| wire_entry(&caller, entry)).collect();
     Ok(Json(Inbox { entries, next }))
 }
 
-fn shown(caller: &Caller, entry: InboxEntry) -> WireEntry {
+fn wire_entry(caller: &Caller, entry: InboxEntry) -> WireEntry {
     let (can_decide, can_approve) = (can_decide(caller, &entry), can_approve(caller, &entry.item));
     let InboxEntry { session, since, item } = entry;
     let item = match item {

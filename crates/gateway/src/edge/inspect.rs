@@ -11,7 +11,7 @@ use sandboxd::{ClientError, Sandboxd};
 use super::ApiError;
 use super::auth::SessionAccess;
 use super::params::Query;
-use super::sandbox::{inside, record, refused};
+use super::sandbox::{inside, record_access, supervisor_error};
 use crate::app::AppState;
 use crate::git::WorkspaceRepo;
 use crate::runtime::{AGENT_SERVICE, services};
@@ -72,8 +72,8 @@ pub(super) async fn logs(
             names.join(", ")
         )));
     };
-    record(&app, &access, "read_log").await?;
-    let log = supervisor.logs(&name, query.follow).await.map_err(|error| refused(&error))?;
+    record_access(&app, &access, "read_log").await?;
+    let log = supervisor.logs(&name, query.follow).await.map_err(|error| supervisor_error(&error))?;
     let closing = app.process.closing.clone();
     let stopped = Box::pin(async move {
         tokio::select! {
@@ -96,6 +96,6 @@ pub(super) async fn logs(
 }
 
 async fn service_names(supervisor: &Sandboxd) -> Result<Vec<String>, ApiError> {
-    let services = supervisor.service_list().await.map_err(|error| refused(&error))?;
+    let services = supervisor.service_list().await.map_err(|error| supervisor_error(&error))?;
     Ok(services.into_iter().map(|service| service.name).collect())
 }

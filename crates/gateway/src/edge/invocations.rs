@@ -22,7 +22,7 @@ use crate::app::AppState;
 
 /// The maximum number of invocations in one list.
 const MAX_LISTED: i64 = 500;
-const MISSING: &str = "Missing integration or action";
+const MISSING_FIELDS: &str = "Missing integration or action";
 
 /// Invokes an action. What needs approval waits: the answer is 202, and the invocation can be looked up.
 #[utoipa::path(post, path = "/proliferate/{id}/actions/invoke", tag = "actions", params(("id" = SessionId, Path)),
@@ -56,9 +56,9 @@ async fn perform(
         .because(over.to_string())
     })?;
     let read = Body::<InvokeAction>::from_request(request, app).await;
-    let Body(request) = read.map_err(|error| error.shape_as(MISSING))?;
+    let Body(request) = read.map_err(|error| error.shape_as(MISSING_FIELDS))?;
     if request.integration.is_empty() || request.action.is_empty() {
-        return Err(ApiError::bad_request(MISSING));
+        return Err(ApiError::bad_request(MISSING_FIELDS));
     }
     let invoked = app.actions.invoke(&caller, request).await.map_err(|error| match error {
         ActionError::Unknown(message) => ApiError::not_found(&message),
@@ -67,7 +67,7 @@ async fn perform(
         ActionError::Store(error) => error.into(),
     });
     let (result, invocation) = invoked?;
-    let invocation = invocation.ok_or_else(|| unrecorded(&result))?;
+    let invocation = invocation.ok_or_else(|| unrecorded_error(&result))?;
     Ok(render(app, &result, &invocation))
 }
 
@@ -113,16 +113,16 @@ fn render(app: &AppState, result: &CallResult, invocation: &Invocation) -> Respo
             (StatusCode::FORBIDDEN, Json(body)).into_response()
         }
         _ if is_invalid(result) => ApiError::bad_request(text).into_response(),
-        _ => failed(&text).into_response(),
+        _ => failure_error(&text).into_response(),
     }
 }
 
-fn failed(text: &str) -> ApiError {
+fn failure_error(text: &str) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, ErrorCode::ActionFailed, format!("Action failed: {text}"))
 }
 
 /// The answer to a call that could not be recorded, so that nothing was done.
-fn unrecorded(result: &CallResult) -> ApiError {
+fn unrecorded_error(result: &CallResult) -> ApiError {
     match result.outcome {
         CallOutcome::OverShare { share, retry_after } => {
             let code = match share {
@@ -287,8 +287,8 @@ async fn approve_found(
 ) -> Result<Response, ApiError> {
     let approval = Approval { by: approver(caller, found.key_id.is_some())?, params, request_hash };
     let approved = app.actions.approve(found.org_id, found.id, approval).await;
-    let (result, invocation) = approved.map_err(|error| refused(error, "approve"))?;
-    let invocation = invocation.ok_or_else(|| unrecorded(&result))?;
+    let (result, invocation) = approved.map_err(|error| approval_error(error, "approve"))?;
+    let invocation = invocation.ok_or_else(|| unrecorded_error(&result))?;
     let now = app.clock.now();
     if invocation.status(now) == InvocationStatus::Pending {
         let message = "Approved by one person; another owner or admin must approve it too".to_owned();
@@ -301,7 +301,7 @@ async fn approve_found(
 async fn deny_found(app: &AppState, caller: &Caller, found: &Invocation) -> Result<Response, ApiError> {
     let by = approver(caller, found.key_id.is_some())?;
     let denied = app.actions.deny(found.org_id, found.id, by).await;
-    let denied = denied.map_err(|error| refused(error, "deny"))?.ok_or_else(not_found)?;
+    let denied = denied.map_err(|error| approval_error(error, "deny"))?.ok_or_else(not_found)?;
     let invocation = shown_invocation(&denied, app.clock.now());
     Ok(Json(InvocationReply { invocation }).into_response())
 }
@@ -319,7 +319,7 @@ pub(super) fn approver(caller: &Caller, by_key: bool) -> Result<UserId, ApiError
     Ok(user.id)
 }
 
-fn refused(error: ApprovalError, act: &str) -> ApiError {
+fn approval_error(error: ApprovalError, act: &str) -> ApiError {
     match error {
         ApprovalError::NotFound => not_found(),
         ApprovalError::Decided(status) => {

@@ -16,7 +16,7 @@ use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind, hash};
 
 /// How long a login is valid: a working day.
-const LIFETIME: Duration = Duration::from_hours(12);
+const LOGIN_LIFETIME: Duration = Duration::from_hours(12);
 
 /// Exchanges the one-time code of a login link for a login cookie.
 #[utoipa::path(post, path = "/v1/login", tag = "identity", request_body = LoginRequest, security(()),
@@ -43,11 +43,11 @@ pub(super) async fn login(
         org_id: org,
         user_id: user,
         at: now,
-        expires_at: now + LIFETIME,
+        expires_at: now + LOGIN_LIFETIME,
     };
     app.store.create_login_session(session).await?;
     let me = Caller::User(User::new(member, UserCredential::Login(cookie.hash))).me();
-    with_cookie(&app, Json(me), cookie.text.expose_secret(), LIFETIME)
+    with_cookie(&app, Json(me), cookie.text.expose_secret(), LOGIN_LIFETIME)
 }
 
 /// Ends the login on the server, so that copies of the cookie become invalid too, and deletes the cookie.

@@ -26,7 +26,7 @@ use crate::actions::{ActionCaller, ActionError, is_invalid, shown_invocation};
 use crate::app::AppState;
 
 /// The name of this route in the ledger.
-const ROUTE: &str = "mcp";
+const ROUTE_NAME: &str = "mcp";
 /// The tool that returns what became of a call. It has no slug, so no action can have its name.
 const GET_INVOCATION: &str = "get_invocation";
 /// The most tools on one page of a list, and about the most bytes. The next page begins after the last name.
@@ -51,7 +51,7 @@ pub(super) async fn serve(
 ) -> Result<Response, ApiError> {
     let message = match Body::<Value>::from_request(request, &app).await {
         Ok(Body(message)) => message,
-        Err(refusal) => return Err(record_refusal(&app, &caller.attempt(ROUTE), refusal).await),
+        Err(refusal) => return Err(record_refusal(&app, &caller.attempt(ROUTE_NAME), refusal).await),
     };
     headers.remove(header::AUTHORIZATION);
     // The SDK wants a host, and in a sandbox any name leads here.
@@ -65,7 +65,7 @@ pub(super) async fn serve(
     let is_call = message["method"] == "tools/call";
     // The SDK refuses what is no message, and a call without a name or with arguments of another shape, on its own.
     if !response.status().is_success() || (is_call && !tools.called.load(Ordering::Relaxed)) {
-        let attempt = tools.caller.attempt(ROUTE);
+        let attempt = tools.caller.attempt(ROUTE_NAME);
         tools.app.gate.record_attempt(&attempt, Outcome::Failure, "malformed message").await?;
     }
     Ok(response.map(axum::body::Body::from))
@@ -147,18 +147,18 @@ impl Tools {
 
     /// Records the attempt to call a tool, which was not executed for a reason that the model should read.
     async fn refuse(&self, outcome: Outcome, problem: String) -> Result<Answer, ToolboxError> {
-        match self.app.gate.record_attempt(&self.caller.attempt(ROUTE), outcome, &problem).await {
+        match self.app.gate.record_attempt(&self.caller.attempt(ROUTE_NAME), outcome, &problem).await {
             Ok(()) => Ok(failure(problem)),
-            Err(error) => Err(unrecorded(error)),
+            Err(error) => Err(unrecorded_error(error)),
         }
     }
 
     /// Records the attempt to call a tool that does not exist.
     async fn refuse_unknown(&self, problem: &str) -> ToolboxError {
-        let attempt = self.caller.attempt(ROUTE);
+        let attempt = self.caller.attempt(ROUTE_NAME);
         match self.app.gate.record_attempt(&attempt, Outcome::Failure, "unknown tool").await {
             Ok(()) => ToolboxError::Invalid(problem.to_owned()),
-            Err(error) => unrecorded(error),
+            Err(error) => unrecorded_error(error),
         }
     }
 
@@ -183,8 +183,8 @@ fn unavailable(error: StoreError) -> ToolboxError {
     ToolboxError::Unavailable("The gateway cannot read its database now; try again".to_owned())
 }
 
-/// The attempt could not be recorded. The caller learns its own share, and nothing of the database.
-fn unrecorded(error: AttemptError) -> ToolboxError {
+/// The attempt could not be recorded. The error says whether the caller's share is used up, and nothing about the database.
+fn unrecorded_error(error: AttemptError) -> ToolboxError {
     match error {
         AttemptError::Store(error) => unavailable(error),
         AttemptError::OverShare(over) => ToolboxError::Unavailable(over.to_string()),

@@ -11,7 +11,7 @@ use super::params::Query;
 use crate::app::AppState;
 
 /// The most bytes of the messages on one page. A page has at least one message, even if that is larger.
-const PAGE: usize = 1024 * 1024;
+const MAX_PAGE_BYTES: usize = 1024 * 1024;
 
 /// Lists finished messages in order: the newest ones, or those before a given message. Does not wake the session.
 #[utoipa::path(get, path = "/proliferate/{id}/messages", tag = "sessions",
@@ -23,7 +23,7 @@ pub(super) async fn page(
     Query(query): Query<MessageQuery>,
 ) -> Result<Json<MessagePage>, ApiError> {
     let before = query.before.as_deref();
-    let found = app.store.transcript_before(access.session.id, before, PAGE).await?;
+    let found = app.store.transcript_before(access.session.id, before, MAX_PAGE_BYTES).await?;
     let found = found.ok_or_else(|| ApiError::not_found("There is no such message in this session"))?;
     let messages = found.messages.into_iter().map(Message::from).collect();
     Ok(Json(MessagePage { messages, earlier: found.earlier }))

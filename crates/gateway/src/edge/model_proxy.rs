@@ -23,7 +23,7 @@ use crate::llm::{AnswerLost, Fit, Hold, Meter, ModelRequest, Protocol, Remaining
 use shares::Held;
 
 /// The number of chunks of a response that are buffered for the agent.
-const CHUNKS: usize = 8;
+const BUFFERED_CHUNKS: usize = 8;
 /// How long the gateway waits for the usage of a response after the agent has disconnected. Without it the request is
 /// charged its worst-case cost.
 const LAST_PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +88,7 @@ async fn answer(
     let mut hold =
         app.model.spending.hold(session.id, session.org_id, request.at_most(&app.config.model_prices));
     if let Some(left) = remaining_budget(&app, &session, &hold).await? {
-        match fit(&app, &request, &left) {
+        match fit_to_budget(&app, &request, &left) {
             Ok(Fit::Whole) => {}
             Ok(Fit::Lowered(output)) => {
                 call.body = request.lower(&call.body, output);
@@ -121,7 +121,11 @@ async fn remaining_budget(
 }
 
 /// Whether a request fits into the remaining budget. A request whose cost cannot be computed is refused.
-fn fit(app: &AppState, request: &ModelRequest, left: &Remaining) -> Result<Fit, (StatusCode, String)> {
+fn fit_to_budget(
+    app: &AppState,
+    request: &ModelRequest,
+    left: &Remaining,
+) -> Result<Fit, (StatusCode, String)> {
     let price = app.model.llm.price(&app.config.model_prices, request.model());
     let price = price.map_err(|error| (StatusCode::PAYMENT_REQUIRED, error.to_string()))?;
     request.fit(price, left).map_err(|why| {
@@ -210,7 +214,7 @@ impl MeteredRequest {
         let (parts, body) = answer.into_parts();
         let kind = parts.headers.get(header::CONTENT_TYPE);
         self.meter.start(kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")));
-        let (chunks, rest) = mpsc::channel(CHUNKS);
+        let (chunks, rest) = mpsc::channel(BUFFERED_CHUNKS);
         drop(answered.send(Response::from_parts(parts, Body::from_stream(from(rest)))));
         let mut body = body.into_data_stream();
         let cut = self.app.model.work.cut.clone();

@@ -1,4 +1,4 @@
-//! `/v1/notifications`: where an organization is told that something waits for a person.
+//! `/v1/notifications`: the webhook that an organization gets notifications at when something waits for a person.
 
 use axum::Json;
 use proto::http::{
@@ -23,7 +23,7 @@ const MAX_SECRET: usize = 200;
 #[utoipa::path(get, path = "/v1/notifications", tag = "notifications",
     responses((status = 200, body = WireNotifications), (status = 404, body = ErrorBody)))]
 pub(super) async fn get(app: AppState, admin: User) -> Result<Json<WireNotifications>, ApiError> {
-    shown(&app, &admin, None).await
+    settings_body(&app, &admin, None).await
 }
 
 /// Sets where notifications go. If no secret was given and there was none, the answer shows a generated one, once.
@@ -62,7 +62,7 @@ pub(super) async fn set(
         NotificationSettings { origin: origin.clone(), since: app.clock.now(), changed_by: Some(admin.id) };
     let store = administer(&app, &admin, Subject::Notification, "set", format!("to {origin}"));
     store.set_notification_settings(admin.org, new).await?;
-    shown(&app, &admin, generated).await
+    settings_body(&app, &admin, generated).await
 }
 
 /// Ends notifications. What was not delivered is dropped.
@@ -88,7 +88,7 @@ pub(super) async fn remove(app: AppState, admin: User) -> Result<Json<OkReply>, 
     responses((status = 200, body = NotificationTest), (status = 404, body = ErrorBody)))]
 pub(super) async fn test(app: AppState, admin: User) -> Result<Json<NotificationTest>, ApiError> {
     if app.store.notification_settings(admin.org).await?.is_none() {
-        return Err(none());
+        return Err(no_webhook_error());
     }
     let message = test_message(app.notifications.page());
     let sent = app.notifications.webhook().send(admin.org, &message).await;
@@ -96,16 +96,16 @@ pub(super) async fn test(app: AppState, admin: User) -> Result<Json<Notification
     Ok(Json(NotificationTest { ok: error.is_none(), error }))
 }
 
-fn none() -> ApiError {
+fn no_webhook_error() -> ApiError {
     ApiError::not_found("No notifications are set")
 }
 
-async fn shown(
+async fn settings_body(
     app: &AppState,
     admin: &User,
     secret: Option<String>,
 ) -> Result<Json<WireNotifications>, ApiError> {
-    let found = app.store.notification_settings(admin.org).await?.ok_or_else(none)?;
+    let found = app.store.notification_settings(admin.org).await?.ok_or_else(no_webhook_error)?;
     let counts = app.store.notification_counts(admin.org).await?;
     Ok(Json(WireNotifications {
         origin: found.origin,

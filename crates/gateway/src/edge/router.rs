@@ -41,7 +41,7 @@ macro_rules! table {
 
             /// Every route (method and path) with its act, sorted.
             pub fn route_acts() -> Vec<(String, Act)> {
-                let mut all = vec![("GET, POST /git/{*rest}".to_owned(), GIT)];
+                let mut all = vec![("GET, POST /git/{*rest}".to_owned(), GIT_PROXY_ACT)];
                 $($(all.extend(names::<$group::[<__path_ $handler>]>().map(|name| (name, Act::$act)));)+)+
                 all.sort_by(|one, other| one.0.cmp(&other.0));
                 all
@@ -208,21 +208,21 @@ table! {
 }
 
 /// The act of the git proxy's routes, which are not in the table.
-const GIT: Act = Act::UseGitProxy;
+const GIT_PROXY_ACT: Act = Act::UseGitProxy;
 
 /// The serialized description of the API, built on the first request.
-static DESCRIPTION: LazyLock<Bytes> =
+static OPENAPI_JSON: LazyLock<Bytes> =
     LazyLock::new(|| Bytes::from(api_document().to_json().unwrap_or_default()));
 
 async fn describe() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION.clone()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI_JSON.clone()).into_response()
 }
 
 /// All routes without their state. Built once, because every sandbox is served by its own clone of the router.
 static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router = routes().route("/openapi.json", routing::get(describe));
-    // Sandboxes use git's smart HTTP protocol here, which needs no description of ours.
-    let proxy = routing::get(git::git).post(git::git).route_layer(Extension(GIT));
+    // Not in the OpenAPI document: this is git's own smart HTTP protocol, which only sandboxes use.
+    let proxy = routing::get(git::git).post(git::git).route_layer(Extension(GIT_PROXY_ACT));
     let router = router.route("/git/{*rest}", proxy);
     let slash = routing::get(socket::session_with_slash).route_layer(Extension(Act::Watch));
     let router = router.route("/proliferate/{id}/", slash);

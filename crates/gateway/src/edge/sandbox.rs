@@ -30,7 +30,7 @@ pub(super) fn member(access: &SessionAccess) -> Result<&User, ApiError> {
 }
 
 /// Records in the ledger, before it happens, that a member reads something in a sandbox.
-pub(super) async fn record(
+pub(super) async fn record_access(
     app: &AppState,
     access: &SessionAccess,
     operation: &'static str,
@@ -59,7 +59,7 @@ pub(super) fn place(path: &str) -> Result<Place, ApiError> {
 }
 
 /// The answer for a refusal or failure of the supervisor. What it says is ours, and never quotes a path.
-pub(super) fn refused(error: &ClientError) -> ApiError {
+pub(super) fn supervisor_error(error: &ClientError) -> ApiError {
     let ClientError::Refused(refusal) = error else { return ApiError::no_sandbox(&error.to_string()) };
     let message = refusal.to_string();
     match refusal.code {

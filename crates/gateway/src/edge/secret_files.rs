@@ -33,7 +33,7 @@ pub(super) async fn set(
     admin: User,
     Body(request): Body<SetSecretFile>,
 ) -> Result<(StatusCode, Json<SetSecretReply>), ApiError> {
-    let (scope, path) = (scope(&request.owner)?, plain(&request.path)?);
+    let (scope, path) = (scope(&request.owner)?, normalize_path(&request.path)?);
     let event = admin_event(&app, &admin, &AdminChange::secrets("set", scope, [path.as_str()]));
     let vault = app.vault.recorded(event);
     let pairs = [(path, request.content.into())];
@@ -50,7 +50,7 @@ pub(super) async fn remove(
     Query(query): Query<SecretFileQuery>,
 ) -> Result<Json<OkReply>, ApiError> {
     let SecretFileQuery { path, repo_id, configuration_id } = query;
-    let (scope, path) = (scope(&SecretOwner { repo_id, configuration_id })?, plain(&path)?);
+    let (scope, path) = (scope(&SecretOwner { repo_id, configuration_id })?, normalize_path(&path)?);
     let stored = app.store.sealed_secret(admin.org, scope, SecretPurpose::File, &path).await?;
     stored.ok_or(StoreError::Missing("this secret file"))?;
     let change = AdminChange::secrets("remove", scope, [path.as_str()]);
@@ -58,8 +58,8 @@ pub(super) async fn remove(
     Ok(Json(OkReply::OK))
 }
 
-/// The path in its plain form, which identifies the file.
-fn plain(path: &str) -> Result<String, ApiError> {
+/// Normalizes the path, because the normalized path is the key of the stored file.
+fn normalize_path(path: &str) -> Result<String, ApiError> {
     let plain = env_files::workspace_file(path).map(|path| path.to_string_lossy().into_owned());
     plain.ok_or_else(|| {
         ApiError::bad_request("path must be a path inside the workspace, of 1 to 500 characters")

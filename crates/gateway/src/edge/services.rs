@@ -19,7 +19,7 @@ use crate::runtime::{auto_start, env_files, services};
 use crate::sessions::running_sandbox;
 use crate::sources::ServiceAct;
 
-const LANE: &str = "services";
+const SERVICES_LANE: &str = "services";
 const MAX_NAME: usize = 100;
 const MAX_COMMAND: usize = 1000;
 
@@ -112,7 +112,7 @@ pub(super) async fn test(
     let commands = auto_start::commands(&app.runtime, &access.session, request.commands).await;
     let commands = commands.map_err(|error| ApiError::conflict(error.to_string()))?;
     let data = perform(&app, &access, ServiceAct::Test, json!({ "commands": commands })).await?;
-    TestServicesReply::deserialize(Value::Object(data)).map(Json).map_err(|_| unexpected())
+    TestServicesReply::deserialize(Value::Object(data)).map(Json).map_err(|_| unexpected_answer_error())
 }
 
 /// Stores which port the session's app listens on, for people to see in the list of services. There is no preview: the
@@ -134,10 +134,10 @@ pub(super) async fn expose(
 
 fn entry(mut data: JsonObject) -> Result<Json<ServiceEntry>, ApiError> {
     let entry = data.remove("service").unwrap_or_default();
-    ServiceEntry::deserialize(entry).map(Json).map_err(|_| unexpected())
+    ServiceEntry::deserialize(entry).map(Json).map_err(|_| unexpected_answer_error())
 }
 
-fn unexpected() -> ApiError {
+fn unexpected_answer_error() -> ApiError {
     ApiError::unavailable("The sandbox", "a supervisor's answer could not be read")
 }
 
@@ -189,5 +189,5 @@ async fn request(
         }
     };
     let run = RunRequest { parent, ..run };
-    Ok(CallRequest::of_session(caller, session.id, (LANE, act.tool()), parameters, run))
+    Ok(CallRequest::of_session(caller, session.id, (SERVICES_LANE, act.tool()), parameters, run))
 }

@@ -19,9 +19,9 @@ use super::{ApiError, contract};
 use crate::app::AppState;
 use snippet::snippet;
 
-const PAGE: u32 = 50;
+const DEFAULT_PAGE_SIZE: u32 = 50;
 /// The timeout for listing the provider's sandboxes.
-const LOOK: Duration = Duration::from_secs(2);
+const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns whether a session is running or has ended. A service may ask without naming the organization.
 #[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions",
@@ -57,7 +57,7 @@ async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     if !provider.capabilities().owns_processes || session.sandbox_provider != app.runtime.sandboxes.engine() {
         return None;
     }
-    let Ok(Ok(all)) = timeout(LOOK, provider.list()).await else { return Some(Liveness::Unknown) };
+    let Ok(Ok(all)) = timeout(LISTING_TIMEOUT, provider.list()).await else { return Some(Liveness::Unknown) };
     match all.into_iter().find(|listed| listed.id.as_str() == name).map(|listed| listed.state) {
         Some(SandboxState::Running | SandboxState::Paused) => Some(Liveness::Alive),
         Some(SandboxState::Dead | SandboxState::Incomplete) | None => Some(Liveness::Gone),
@@ -90,11 +90,11 @@ pub(super) async fn list(
         exclude_cli: on(&query.exclude_cli),
         exclude_automation: on(&query.exclude_automation),
     };
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE);
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, DEFAULT_PAGE_SIZE);
     let found = app.store.sessions(org, filter, limit, after).await?;
     let full = found.len() == limit as usize;
     let next = found.last().filter(|_| full).map(|last| SessionCursor::after(last).to_string());
-    Ok(Json(SessionList { sessions: found.into_iter().map(shown).collect(), next }))
+    Ok(Json(SessionList { sessions: found.into_iter().map(session_body).collect(), next }))
 }
 
 /// The organization whose sessions are listed. For a user it is always their own: old clients expect that the query
@@ -121,7 +121,7 @@ pub(super) fn info(session: &SessionRecord) -> Json<SessionInfo> {
     })
 }
 
-fn shown(record: SessionRecord) -> Session {
+fn session_body(record: SessionRecord) -> Session {
     let thread = record.client_metadata.as_ref().and_then(|metadata| {
         let text = |name: &str| metadata.get(name).and_then(serde_json::Value::as_str);
         Some(format!(

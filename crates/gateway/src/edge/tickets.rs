@@ -17,8 +17,8 @@ use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
 
 /// How long a ticket is valid, for a socket and for proxied ports.
-const SOCKET: Duration = Duration::from_mins(1);
-const PROXY: Duration = Duration::from_hours(1);
+const SOCKET_TICKET_LIFETIME: Duration = Duration::from_mins(1);
+const PROXY_TICKET_LIFETIME: Duration = Duration::from_hours(1);
 
 /// Creates a ticket for one session of the caller's organization: for one socket connection, or for its proxied ports.
 #[utoipa::path(post, path = "/v1/tickets", tag = "identity", request_body = CreateTicket,
@@ -32,10 +32,10 @@ pub(super) async fn create(
     let caller = Caller::User(user);
     let session = admit(&app, &caller, Some(request.session_id)).await?;
     let (kind, life) = match request.kind {
-        TicketKind::Socket => (store::TicketKind::Socket, SOCKET),
+        TicketKind::Socket => (store::TicketKind::Socket, SOCKET_TICKET_LIFETIME),
         TicketKind::Proxy => {
             caller.must(Act::ChangeSession, caller.owns_session(&session))?;
-            (store::TicketKind::Proxy, PROXY)
+            (store::TicketKind::Proxy, PROXY_TICKET_LIFETIME)
         }
     };
     let at = app.clock.now();

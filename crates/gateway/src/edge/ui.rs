@@ -16,7 +16,7 @@ use super::params::Path;
 struct Files;
 
 /// Allows scripts and styles from the gateway itself only, so that text from an agent never runs as code in the page.
-const POLICY: HeaderValue = HeaderValue::from_static(
+const CONTENT_SECURITY_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
@@ -41,7 +41,7 @@ fn serve(name: &str) -> Response {
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (StatusCode::OK, headers, file.data).into_response()

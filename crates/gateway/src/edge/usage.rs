@@ -14,7 +14,7 @@ use super::contract::is_name;
 use super::params::Query;
 use crate::app::AppState;
 
-const ENTRIES: u32 = 100;
+const DEFAULT_ENTRIES: u32 = 100;
 const MOST_ENTRIES: u32 = 1000;
 /// The days before the last one that are shown if the caller names no first day.
 const DAYS_BEFORE: Days = Days::new(29);
@@ -32,7 +32,7 @@ pub(super) async fn usage(
     let first = day("from", query.from.as_deref())?;
     let from = first.unwrap_or_else(|| to.checked_sub_days(DAYS_BEFORE).unwrap_or(to));
     check(by, &query)?;
-    let limit = query.limit.unwrap_or(ENTRIES).clamp(1, MOST_ENTRIES);
+    let limit = query.limit.unwrap_or(DEFAULT_ENTRIES).clamp(1, MOST_ENTRIES);
     let filter = UsageFilter {
         days: (from.to_string(), to.to_string()),
         session: query.session_id,

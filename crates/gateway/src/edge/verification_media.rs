@@ -16,9 +16,9 @@ use super::params::Query;
 use crate::app::AppState;
 
 /// The most files in a listing; an upload has fewer.
-const MOST: i64 = 1000;
+const MAX_LISTED_FILES: i64 = 1000;
 /// The longest key or prefix.
-const LONGEST: usize = 600;
+const MAX_KEY_BYTES: usize = 600;
 
 /// Lists the files under a prefix, or returns the address of a file or its bytes.
 #[utoipa::path(get, path = "/proliferate/{id}/verification-media", tag = "sessions",
@@ -43,7 +43,7 @@ pub(super) async fn media(
         }
         (None, Some(prefix)) => {
             check(session, &prefix)?;
-            let files = app.store.evidence(session, &prefix, MOST).await?;
+            let files = app.store.evidence(session, &prefix, MAX_LISTED_FILES).await?;
             let files = files.into_iter().map(|file| entry(file, &prefix)).collect();
             Ok(Json(MediaFiles { files }).into_response())
         }
@@ -58,7 +58,7 @@ fn unknown() -> ApiError {
 /// Refuses a key or prefix that is not of this session, with the same answer whether it exists elsewhere or not.
 fn check(session: SessionId, key: &str) -> Result<(), ApiError> {
     let ours = key.starts_with(&format!("sessions/{session}/verification/"));
-    let plain = key.len() <= LONGEST && !key.contains(char::is_control);
+    let plain = key.len() <= MAX_KEY_BYTES && !key.contains(char::is_control);
     if ours && plain { Ok(()) } else { Err(unknown()) }
 }
 

@@ -191,7 +191,7 @@ pub(super) async fn change_configuration(
     Path(id): Path<ConfigurationId>,
     Body(request): Body<ChangeConfiguration>,
 ) -> Result<Json<ConfigurationEntry>, ApiError> {
-    let known = found(&app, user.org, id).await?;
+    let known = find_configuration(&app, user.org, id).await?;
     user.must(Act::ChangeConfiguration, known.created_by == Some(user.id))?;
     if let Some(name) = &request.name {
         check_name(name)?;
@@ -227,7 +227,11 @@ pub(super) async fn remove_configuration(
     Ok(Json(OkReply::OK))
 }
 
-async fn found(app: &AppState, org: OrgId, id: ConfigurationId) -> Result<Configuration, ApiError> {
+async fn find_configuration(
+    app: &AppState,
+    org: OrgId,
+    id: ConfigurationId,
+) -> Result<Configuration, ApiError> {
     let found = app.store.configuration(org, id).await?;
     found.ok_or_else(|| ApiError::not_found("This configuration does not exist"))
 }
@@ -237,7 +241,7 @@ async fn load_configuration(
     org: OrgId,
     id: ConfigurationId,
 ) -> Result<ConfigurationEntry, ApiError> {
-    let found = found(app, org, id).await?;
+    let found = find_configuration(app, org, id).await?;
     let placed = app.store.configuration_repos(org, id).await?;
     let repos = placed
         .into_iter()

@@ -6,11 +6,11 @@ use serde_json::Value;
 use store::StoreError;
 
 use super::GitService;
-use super::read::FETCH;
+use super::read::FETCH_TOOL;
 
-const PUBLISH: &str = "git.publish";
-const READ: &str = "git.read";
-const SYSTEM: &str = "platform.system";
+const PUBLISH_LANE: &str = "git.publish";
+const READ_LANE: &str = "git.read";
+const SYSTEM_LANE: &str = "platform.system";
 
 /// The party that starts a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,9 +53,9 @@ impl GitService {
         let run = RunRequest::new_call(self.rng.uuid(self.clock.now()), Some(correlation));
         let run = RunRequest { parent, ..run };
         let lane = match initiator {
-            Initiator::System => SYSTEM,
-            Initiator::Agent | Initiator::Person(_) if tool == FETCH => READ,
-            Initiator::Agent | Initiator::Person(_) => PUBLISH,
+            Initiator::System => SYSTEM_LANE,
+            Initiator::Agent | Initiator::Person(_) if tool == FETCH_TOOL => READ_LANE,
+            Initiator::Agent | Initiator::Person(_) => PUBLISH_LANE,
         };
         Ok(CallRequest::of_session(caller, session, (lane, tool), parameters, run))
     }

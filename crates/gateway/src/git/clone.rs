@@ -19,7 +19,7 @@ const CLONE_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 const PULL_TIMEOUT_MS: u64 = 30_000;
 const QUICK_TIMEOUT_MS: u64 = 10_000;
 const MAX_OUTPUT: usize = 16 * 1024;
-const REMOTE: &str = "origin/";
+const REMOTE_PREFIX: &str = "origin/";
 
 impl Repositories for GitService {
     fn check_out(self: Arc<Self>, checkout: Checkout<'_>) -> BoxFuture<'_, Result<(), LaunchError>> {
@@ -127,7 +127,7 @@ impl GitService {
         let arguments = ["symbolic-ref", "--short", "refs/remotes/origin/HEAD"];
         // An empty repository has no default branch yet.
         let Ok(head) = git(supervisor, path, &arguments, QUICK_TIMEOUT_MS).await? else { return Ok(()) };
-        let branch = head.trim().strip_prefix(REMOTE).filter(|branch| is_branch_name(branch));
+        let branch = head.trim().strip_prefix(REMOTE_PREFIX).filter(|branch| is_branch_name(branch));
         if let Some(branch) = branch.filter(|branch| *branch != repo.default_branch) {
             self.store.found_branch(repo.org_id, repo.id, branch).await?;
         }

@@ -12,7 +12,7 @@ use super::forge::canonical_url;
 /// The characters of a repository's name in a URL.
 const NAME_CHARACTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+%";
 /// Name and email of commits in a session without a creator.
-const NOBODY: [&str; 2] = ["proliferate agent", "noreply@proliferate.invalid"];
+const DEFAULT_AUTHOR: [&str; 2] = ["proliferate agent", "noreply@proliferate.invalid"];
 
 /// Makes git fetch these repositories from the gateway, with the sandbox's token.
 pub(super) fn gateway_routes(gateway_url: &str, token: &SecretString, repos: &[PlacedRepo]) -> String {
@@ -58,14 +58,14 @@ pub(super) fn author(creator: Option<&Member>) -> String {
         // Git rejects a name without any letter or digit.
         Some(member) if member.name.contains(char::is_alphanumeric) => [&member.name, &member.email],
         Some(member) => [&member.email, &member.email],
-        None => NOBODY,
+        None => DEFAULT_AUTHOR,
     };
-    let [name, email] = author.map(quoted);
+    let [name, email] = author.map(quote);
     format!("[include]\n\tpath = /etc/gitconfig\n[user]\n\tname = {name}\n\temail = {email}\n")
 }
 
 /// A configuration value in quotes, whatever it contains.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     let plain: String = text.chars().filter(|c| !c.is_control()).collect();
     format!("\"{}\"", plain.replace('\\', r"\\").replace('"', "\\\""))
 }
@@ -155,7 +155,7 @@ mod tests {
                 format!("{shown}|ada@example.com|{shown}|ada@example.com")
             );
         }
-        let [name, email] = NOBODY;
+        let [name, email] = DEFAULT_AUTHOR;
         assert_eq!(commit_author(None), format!("{name}|{email}|{name}|{email}"));
         git(folder, &["config", "user.name", "Bob"]);
         assert!(commit_author(None).starts_with("Bob|"));

@@ -81,7 +81,7 @@ impl GitService {
         let named = self.settings.allowed_hosts.contains(&name);
         let client = self.client_for(repo.org_id, &name, named).await?;
         let encrypted = url.scheme() == "https";
-        let token = if encrypted || named { self.token(permit, repo, &url).await? } else { None };
+        let token = if encrypted || named { self.open_token(permit, repo, &url).await? } else { None };
         let is_github = self.is_github(&url);
         Ok(ForgeRepo { permit, client, url, token, is_github })
     }
@@ -105,7 +105,7 @@ impl GitService {
 
     /// The credential for a repository. Any member may add a repository at any host, so the organization's own token is
     /// sent to GitHub only.
-    async fn token(
+    async fn open_token(
         &self,
         permit: &Permit,
         repo: &Repo,

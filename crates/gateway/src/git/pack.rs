@@ -19,7 +19,7 @@ const MAX_INFLATED: usize = 64 * 1024 * 1024;
 /// The most bytes of commits that are kept as bases of later deltas.
 const MAX_KEPT: usize = 4 * 1024 * 1024;
 const MAX_COMMIT: usize = 256 * 1024;
-const HEADER: usize = 12;
+const HEADER_BYTES: usize = 12;
 
 /// Whether more bytes of the pack can reveal more commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl CommitScan {
     }
 
     fn parse_header(&mut self, pack: &[u8]) -> Result<(), Stop> {
-        let header = pack.get(..HEADER).ok_or(Stop::Incomplete)?;
+        let header = pack.get(..HEADER_BYTES).ok_or(Stop::Incomplete)?;
         let number = |at: usize| {
             let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
             bytes.map(u32::from_be_bytes).ok_or(Stop::End)
@@ -161,7 +161,7 @@ impl CommitScan {
             return Err(Stop::End);
         }
         self.remaining = Some(number(8)?);
-        self.position = HEADER;
+        self.position = HEADER_BYTES;
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 /// The largest packet that git writes, including its length.
 const MAX_PACKET: usize = 65_520;
 const LENGTH_DIGITS: usize = 4;
-pub(super) const FLUSH: &[u8] = b"0000";
+pub(super) const FLUSH_PACKET: &[u8] = b"0000";
 
 /// One packet.
 #[derive(Debug, PartialEq, Eq)]

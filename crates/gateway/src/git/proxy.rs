@@ -17,9 +17,9 @@ use super::call::Initiator;
 use super::forge::{ForgeRepo, canonical_url};
 use super::read::ReadError;
 use super::{GitService, local_repo};
-use crate::outbound::{SILENT, lively};
+use crate::outbound::{SILENCE_TIMEOUT, lively};
 
-const PREFIX: &str = "/git/";
+const PATH_PREFIX: &str = "/git/";
 /// The most bytes of one fetch request and of its response.
 const MAX_REQUEST: u64 = 64 * 1024 * 1024;
 const MAX_RESPONSE: u64 = 8 * 1024 * 1024 * 1024;
@@ -169,7 +169,7 @@ impl GitService {
 fn endpoint(repo: &Repo, method: &Method, target: &str) -> Option<Endpoint> {
     let url = canonical_url(repo)?;
     let (scheme, location) = url.as_str().split_once("://")?;
-    let rest = target.strip_prefix(PREFIX)?.strip_prefix(scheme)?.strip_prefix('/')?;
+    let rest = target.strip_prefix(PATH_PREFIX)?.strip_prefix(scheme)?.strip_prefix('/')?;
     let suffix = rest.strip_prefix(location)?;
     let suffix = suffix.strip_prefix(".git").unwrap_or(suffix);
     let matches = |(by, endpoint): &(Method, Endpoint)| by == method && endpoint.suffix() == suffix;
@@ -190,7 +190,7 @@ async fn fetch(
     if request.method == Method::POST {
         outgoing = outgoing.body(reqwest::Body::wrap_stream(bounded(request.body, MAX_REQUEST)));
     }
-    let response = timeout(SILENT, outgoing.send())
+    let response = timeout(SILENCE_TIMEOUT, outgoing.send())
         .await
         .map_err(|_| ProxyError::ForgeUnavailable("it does not answer".to_owned()))?
         .map_err(|error| ProxyError::ForgeUnavailable(error.without_url().to_string()))?;

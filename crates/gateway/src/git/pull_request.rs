@@ -106,10 +106,14 @@ pub(crate) async fn create_pull_request(
         Err(error) => return Ok(failed(ACTION, GitCode::UnknownError, &error.to_string())),
     };
     let answered = git.gate.call(call).await;
-    Ok(record(git, workspace, &answered).await)
+    Ok(record_pull_request(git, workspace, &answered).await)
 }
 
-async fn record(git: &GitService, workspace: &WorkspaceRepo, answered: &CallResult) -> GitResult {
+async fn record_pull_request(
+    git: &GitService,
+    workspace: &WorkspaceRepo,
+    answered: &CallResult,
+) -> GitResult {
     let text = answered.text();
     if answered.outcome == CallOutcome::Failed(ToolErrorCode::PolicyDenied) {
         return failed(ACTION, GitCode::AuthFailed, &format!("Denied by policy: {text}"));

@@ -79,7 +79,7 @@ impl Push {
         ])
     }
 
-    /// The call that this push is.
+    /// The push as a request to the gate, which decides about it by its most dangerous operation.
     async fn call(
         &self,
         git: &GitService,
@@ -131,7 +131,7 @@ async fn try_forward(git: &GitService, permit: &Permit, push: Push) -> Result<Pu
         reader.feed(&chunk).ok_or(PushOutcome::Unknown)?;
     }
     let (outcome, response) = reader.finish().ok_or(PushOutcome::Unknown)?;
-    // git may have disconnected; its run is recorded all the same.
+    // git may have disconnected; its run is still recorded.
     let _ = push.response.send(response);
     Ok(outcome)
 }

@@ -24,17 +24,17 @@ use super::call::Initiator;
 use super::forge::{ForgeError, ForgeRepo, canonical_url};
 
 /// The tool that every read at a forge is a call of.
-pub(crate) const FETCH: &str = "git.fetch";
+pub(crate) const FETCH_TOOL: &str = "git.fetch";
 /// A call ends when git asks for nothing during this time.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest that a call accepts further requests, so that a change of the policy or the safety lock takes effect.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_DURATION: Duration = Duration::from_secs(30);
 const MAX_WAITING: usize = 16;
 const MAX_SERVED: usize = 16;
 /// How often the gate is asked again while it is not available, and the pause in between. Sessions start again with the
 /// gateway, before the safety lock has been read.
-const ATTEMPTS: u32 = 10;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 10;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The reader, and the session for which it reads.
 pub(super) type Reader = (SessionId, Initiator);
@@ -120,7 +120,7 @@ impl GitService {
         for attempt in 1.. {
             let ended = CancellationToken::new();
             match self.open_read(reader, repo, ReadEnd::Cancelled(ended.clone())).await {
-                Err(ReadError::Unavailable(_)) if attempt < ATTEMPTS => sleep(PAUSE).await,
+                Err(ReadError::Unavailable(_)) if attempt < MAX_ATTEMPTS => sleep(RETRY_DELAY).await,
                 Err(error) => return Err(error),
                 Ok(_) => return Ok(Some(ended.drop_guard())),
             }
@@ -135,7 +135,7 @@ impl GitService {
         end: ReadEnd,
     ) -> Result<mpsc::Sender<Request>, ReadError> {
         let parameters = json!({"repository": canonical_url(repo).map(String::from)});
-        let call = self.call((repo.org_id, session, initiator), FETCH, &repo.name, parameters).await?;
+        let call = self.call((repo.org_id, session, initiator), FETCH_TOOL, &repo.name, parameters).await?;
         let (sender, requests) = mpsc::channel(MAX_WAITING);
         let (opening, opened) = oneshot::channel();
         let start = Mutex::new(Some((opening, requests)));
@@ -221,7 +221,7 @@ impl ForgeRead {
     /// their number.
     async fn serve(&self, forge: &ForgeRepo<'_>, requests: &mut mpsc::Receiver<Request>) -> usize {
         let mut count = 0;
-        let mut longest = pin!(sleep(LONGEST));
+        let mut longest = pin!(sleep(MAX_DURATION));
         let mut served = FuturesUnordered::new();
         loop {
             let (is_idle, has_room) = (served.is_empty(), served.len() < MAX_SERVED);
@@ -231,7 +231,7 @@ impl ForgeRead {
                     None => break,
                 },
                 Some(()) = served.next() => count += 1,
-                () = self.ended(longest.as_mut(), is_idle) => break,
+                () = self.wait_for_end(longest.as_mut(), is_idle) => break,
             }
         }
         // What was accepted until now is served.
@@ -242,12 +242,12 @@ impl ForgeRead {
         count + served.count().await
     }
 
-    async fn ended(&self, longest: Pin<&mut Sleep>, is_idle: bool) {
+    async fn wait_for_end(&self, longest: Pin<&mut Sleep>, is_idle: bool) {
         let end = async {
             match &self.end {
                 ReadEnd::Idle => {
                     tokio::select! {
-                        () = sleep(IDLE), if is_idle => {}
+                        () = sleep(IDLE_TIMEOUT), if is_idle => {}
                         () = longest => {}
                     }
                 }

@@ -20,7 +20,7 @@ pub(super) const COMMIT_TIMEOUT_MS: u64 = 30_000;
 /// Read-only commands run no program that the repository's configuration names.
 pub(super) const NO_PROGRAMS: &[&str] = &["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
 /// Git's exit code outside of a repository, and in one without commits.
-const FATAL: i32 = 128;
+const FATAL_EXIT_CODE: i32 = 128;
 /// The hash of a tree without files, which every repository has.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 /// The file that every git process holds while it writes the index.
@@ -76,14 +76,14 @@ impl WorkspaceRepo {
         match status.code {
             0 => {}
             // Not a repository: the state is empty.
-            FATAL => return Ok(GitState::default()),
+            FATAL_EXIT_CODE => return Ok(GitState::default()),
             _ => return Err(GitError::Failed(first_line(&status.stderr))),
         }
         let mut state = status::parse_status(&status.stdout);
         let format = "--format=%H%x1f%s%x1f%an%x1f%aI%x1e";
         let log = self.read(&["log", "-n", "20", format]).await?;
         // Without a commit, git has no log and fails.
-        if !matches!(log.code, 0 | FATAL) {
+        if !matches!(log.code, 0 | FATAL_EXIT_CODE) {
             return Err(GitError::Failed(first_line(&log.stderr)));
         }
         state.commits = status::parse_log(&log.stdout);
@@ -102,7 +102,7 @@ impl WorkspaceRepo {
     /// The difference between `base` (or the last commit) and the files, with those that git does not track. `None` if
     /// this is no repository. The work happens in an index of its own, so that the agent's index stays as it is.
     pub(crate) async fn diff(&self, base: Option<&str>, index: &str) -> Result<Option<String>, GitError> {
-        if self.read(&["rev-parse", "--git-dir"]).await?.code == FATAL {
+        if self.read(&["rev-parse", "--git-dir"]).await?.code == FATAL_EXIT_CODE {
             return Ok(None);
         }
         let base = base.unwrap_or("HEAD");

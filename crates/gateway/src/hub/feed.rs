@@ -28,7 +28,7 @@ const LAG_CHECK: Duration = Duration::from_millis(1);
 const HOLD_BACK_LAG: u64 = 1024 * 1024;
 const MERGE_LAG: u64 = 6 * 1024 * 1024;
 /// A listener that has taken nothing for this long counts as stalled.
-const STALL: Duration = Duration::from_millis(100);
+const STALLED_AFTER: Duration = Duration::from_millis(100);
 
 /// Numbered frames that were logged together. Every listener is sent the same bytes.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Feed {
     /// The lag in bytes of the slowest listener that is not stalled.
     fn lag(&self) -> u64 {
         let (total, now) = (self.ring().total, self.now());
-        let stall = u64::try_from(STALL.as_millis()).unwrap_or(u64::MAX);
+        let stall = u64::try_from(STALLED_AFTER.as_millis()).unwrap_or(u64::MAX);
         let all = self.listeners.lock();
         let moving = all
             .iter()
@@ -308,7 +308,7 @@ mod tests {
             publish(&feed, number, 1, 64 * 1024);
         }
         assert!(feed.is_held_back() && feed.is_far_behind(&slow), "both were there a moment ago");
-        clock.advance(STALL);
+        clock.advance(STALLED_AFTER);
         assert!(!feed.is_held_back(), "nobody has taken anything for a while");
         let FeedRead::Batches(batches) = feed.read_after(0) else { panic!("nothing to take") };
         feed.taken(&slow, &batches[0]);

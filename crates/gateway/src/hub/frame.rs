@@ -5,7 +5,7 @@ use bytes::Bytes;
 use proto::socket::ServerMessage;
 
 /// The typical size of a serialized token message, used to preallocate the buffer.
-const USUAL: usize = 224;
+const TYPICAL_BYTES: usize = 224;
 
 /// One serialized frame. Clones share the same bytes, which are valid UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl NumberedLines {
 
 /// Serializes broadcast messages with their sequence numbers.
 pub(crate) fn numbered(messages: &[ServerMessage], first: i64) -> NumberedLines {
-    let mut text = Vec::with_capacity(messages.len() * USUAL);
+    let mut text = Vec::with_capacity(messages.len() * TYPICAL_BYTES);
     let mut ends = Vec::with_capacity(messages.len());
     for (seq, message) in (first..).zip(messages) {
         if !text.is_empty() {
@@ -79,7 +79,7 @@ pub(crate) fn init(message: &ServerMessage, seq: i64, epoch: i64) -> FrameText {
 }
 
 /// Serializes the conversation as the database has it, for a session without an owner.
-pub(crate) fn stored_init(message: &ServerMessage, seq: i64) -> FrameText {
+pub(crate) fn stored_init_frame(message: &ServerMessage, seq: i64) -> FrameText {
     message_frame(message, &[("seq", seq)])
 }
 

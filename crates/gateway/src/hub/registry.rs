@@ -20,14 +20,14 @@ use super::eviction::{Activity, sessions_to_evict};
 use super::feed::Feed;
 use super::frame::FrameText;
 use super::services::HubServices;
-use super::session::{DELETED, Exit, Session};
+use super::session::{Exit, SESSION_DELETED, Session};
 use crate::admission::Refusal;
 use crate::runtime::{ConnectedSandbox, RunningSandbox};
 
 /// The capacity of a session's inbox. Senders wait when it is full.
-const INBOX: usize = 256;
+const INBOX_CAPACITY: usize = 256;
 /// How many times a command is retried when the session is being evicted at that moment.
-const ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// The reason why a live session cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ impl Hubs {
         id: SessionId,
         (user, passive): (Option<UserId>, bool),
     ) -> Result<(Hub, JoinReply), HubError> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let hub = self.open(id).await?;
             let (reply, answer) = oneshot::channel();
             if hub.commands.send(Command::Join { passive, user, reply }).await.is_err() {
@@ -108,7 +108,7 @@ impl Hubs {
             match tokio::time::timeout(REPLY_TIMEOUT, answer).await {
                 Ok(Ok(joined)) => return Ok((hub, joined)),
                 Ok(Err(_)) if hub.is_evicted() => {}
-                Ok(Err(_)) => return Err(hub.ended()),
+                Ok(Err(_)) => return Err(hub.why_it_ended()),
                 Err(_) => {
                     // The actor may still process the join and count this watcher.
                     hub.leave(user);
@@ -197,7 +197,7 @@ async fn start(registry: &Arc<Registry>, id: SessionId) -> Result<Hub, StoreErro
     let services = registry.services.clone();
     let mut session = Session::load(services.clone(), id).await?;
     session.close_open_messages().await?;
-    let (commands, inbox) = mpsc::channel(INBOX);
+    let (commands, inbox) = mpsc::channel(INBOX_CAPACITY);
     let (feed, activity) = (session.feed().clone(), session.activity().clone());
     let registry = Arc::downgrade(registry);
     let hub = Hub { registry: registry.clone(), services, id, commands, feed, activity };
@@ -360,11 +360,11 @@ impl Hub {
 
     async fn send(&self, mut command: Command) -> Result<(), HubError> {
         let mut hub = self.clone();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match hub.commands.send(command).await {
                 Ok(()) => return Ok(()),
                 Err(mpsc::error::SendError(back)) if hub.is_evicted() => command = back,
-                Err(_) => return Err(hub.ended()),
+                Err(_) => return Err(hub.why_it_ended()),
             }
             let hubs = self.registry.upgrade().map(Hubs).ok_or(HubError::Gone)?;
             hub = hubs.open(self.id).await?;
@@ -377,14 +377,14 @@ impl Hub {
         self.send(command(reply)).await?;
         match tokio::time::timeout(REPLY_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(self.ended()),
+            Ok(Err(_)) | Err(_) => Err(self.why_it_ended()),
         }
     }
 
     /// The reason why the actor does not answer.
-    fn ended(&self) -> HubError {
+    fn why_it_ended(&self) -> HubError {
         match self.feed.closed() {
-            Some(DELETED) => HubError::Deleted,
+            Some(SESSION_DELETED) => HubError::Deleted,
             Some(CloseCode::DISK_FULL) => HubError::Store(StoreError::DiskFull),
             _ => HubError::Gone,
         }

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 
 pub(super) use self::broadcast::INIT_BYTES;
 use self::broadcast::Stream;
-use self::expiry::EXTENDING;
+use self::expiry::EXTENDING_MESSAGE;
 pub(super) use self::load::{logged_messages, message_id};
 use self::phase::{Phase, PhaseEvent};
 use self::questions::Questions;
@@ -47,10 +47,10 @@ use crate::runtime::{Agent, RunningSandbox};
 use shares::Party;
 
 /// How often counters are written and idleness is checked.
-const TICK: Duration = Duration::from_secs(30);
+const TICK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a session without watchers, turn or boot stays in memory.
-const IDLE: Duration = Duration::from_mins(5);
-pub(super) const DELETED: CloseCode = CloseCode { code: 1000, reason: "Session deleted" };
+const EVICT_AFTER: Duration = Duration::from_mins(5);
+pub(super) const SESSION_DELETED: CloseCode = CloseCode { code: 1000, reason: "Session deleted" };
 
 /// The reason why the actor ends.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Session {
             End::Fenced => Some(CloseCode::OWNERSHIP_TRANSFERRED),
             End::Store(StoreError::DiskFull) => Some(CloseCode::DISK_FULL),
             End::Store(_) | End::Secrets => Some(CloseCode::SETUP_FAILED),
-            End::Deleted => Some(DELETED),
+            End::Deleted => Some(SESSION_DELETED),
         };
         match &end {
             End::Idle | End::Deleted => {
@@ -151,7 +151,7 @@ impl Session {
     /// Handles events until one ends the actor. Rare branches are boxed; otherwise every waiting session would reserve
     /// memory for the largest of them.
     async fn event_loop(&mut self, inbox: &mut mpsc::Receiver<Command>) -> End {
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(TICK_INTERVAL);
         loop {
             let hold_events = self.turn.is_reading_history();
             let handled = tokio::select! {
@@ -314,7 +314,7 @@ impl Session {
         if self.is_busy() {
             self.eviction.idle_since = now;
         }
-        if now.saturating_sub(self.eviction.idle_since) > IDLE { Err(End::Idle) } else { Ok(()) }
+        if now.saturating_sub(self.eviction.idle_since) > EVICT_AFTER { Err(End::Idle) } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), End> {
@@ -347,7 +347,7 @@ impl Session {
     fn state(&self) -> (WireStatus, String) {
         let status = match &self.sandbox {
             phase if phase.is_moving() && self.is_up() => {
-                return (WireStatus::Migrating, EXTENDING.to_owned());
+                return (WireStatus::Migrating, EXTENDING_MESSAGE.to_owned());
             }
             Phase::Connected(_) => WireStatus::Running,
             Phase::Booting(_) if self.record.sandbox_id.is_none() => WireStatus::Creating,

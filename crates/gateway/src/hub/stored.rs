@@ -12,10 +12,10 @@ use super::session::{INIT_BYTES, logged_messages, message_id};
 use super::transcript::{OpenMessage, Transcript};
 
 /// The number of bytes read from the log at a time.
-const PAGE: usize = 1024 * 1024;
+const LOG_PAGE_BYTES: usize = 1024 * 1024;
 
 /// Builds an `init` frame, and returns it with the sequence number of the last frame it contains.
-pub(crate) async fn stored_init(
+pub(crate) async fn read_init(
     store: &Store,
     clock: &Clock,
     id: SessionId,
@@ -28,7 +28,7 @@ pub(crate) async fn stored_init(
     let saved = stored.messages.into_iter().filter(|message| complete.contains(&message.id));
     let mut messages: Vec<Message> = saved.map(Message::from).collect();
     loop {
-        let page = store.events_after(id, seq, PAGE).await?;
+        let page = store.events_after(id, seq, LOG_PAGE_BYTES).await?;
         let Some(last) = page.last() else { break };
         seq = last.last_seq;
         for (number, message) in page.iter().flat_map(logged_messages) {
@@ -45,5 +45,5 @@ pub(crate) async fn stored_init(
     messages.extend(transcript.open().iter().map(OpenMessage::to_message));
     let approvals = waiting_approvals(store, clock, id).await?;
     let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None, questions, approvals };
-    Ok((frame::stored_init(&init, seq), seq))
+    Ok((frame::stored_init_frame(&init, seq), seq))
 }

@@ -96,11 +96,11 @@ impl Telemetry {
 
 /// The pull requests that a text names: `https://github.com/<owner>/<repo>/pull/<number>`.
 fn pr_urls(text: &str) -> Vec<String> {
-    const START: &str = "https://github.com/";
+    const GITHUB_URL: &str = "https://github.com/";
     let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let mut found = Vec::new();
-    for (at, _) in text.match_indices(START) {
-        let mut segments = text[at + START.len()..].splitn(4, '/');
+    for (at, _) in text.match_indices(GITHUB_URL) {
+        let mut segments = text[at + GITHUB_URL.len()..].splitn(4, '/');
         let (Some(owner), Some(repo), Some("pull"), Some(rest)) =
             (segments.next(), segments.next(), segments.next(), segments.next())
         else {
@@ -109,7 +109,7 @@ fn pr_urls(text: &str) -> Vec<String> {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let plain = |name: &str| !name.is_empty() && name.len() <= 100 && name.chars().all(named);
         if digits > 0 && digits < 10 && plain(owner) && plain(repo) {
-            found.push(format!("{START}{owner}/{repo}/pull/{}", &rest[..digits]));
+            found.push(format!("{GITHUB_URL}{owner}/{repo}/pull/{}", &rest[..digits]));
         }
     }
     found

@@ -10,7 +10,7 @@ const MAX_TEXT: usize = 1024 * 1024;
 /// much.
 const MAX_OPEN: usize = 4 * 1024 * 1024;
 /// The marker that replaces text that was cut off.
-const CUT: &str = "\n… (the rest was not kept: it is more than a message may hold)";
+const TRUNCATION_MARKER: &str = "\n… (the rest was not kept: it is more than a message may hold)";
 
 /// An open message with the ids of its parts, in the order in which they started.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,14 +151,14 @@ impl Transcript {
         self.change(message, part, |text| {
             let room = room.min(MAX_TEXT.saturating_sub(text.len()));
             // Text after a cut would not continue the text before it.
-            if text.ends_with(CUT) {
+            if text.ends_with(TRUNCATION_MARKER) {
                 return;
             }
             if more.len() <= room {
                 text.push_str(more);
             } else {
                 text.push_str(&more[..more.floor_char_boundary(room)]);
-                text.push_str(CUT);
+                text.push_str(TRUNCATION_MARKER);
             }
         });
     }
@@ -208,7 +208,7 @@ impl Transcript {
                 if let OpenPart::Tool { call } = piece
                     && call.id == id
                 {
-                    let kept = if result.len() <= room { result } else { CUT.trim_start() };
+                    let kept = if result.len() <= room { result } else { TRUNCATION_MARKER.trim_start() };
                     call.result = Some(kept.to_owned());
                     call.status = status;
                     call.completed_at = Some(now);
@@ -417,7 +417,11 @@ mod tests {
             }
         }
         let first = transcript.open()[0].to_message().content;
-        assert!(first.len() <= MAX_TEXT + CUT.len() && first.ends_with(CUT), "{}", first.len());
+        assert!(
+            first.len() <= MAX_TEXT + TRUNCATION_MARKER.len() && first.ends_with(TRUNCATION_MARKER),
+            "{}",
+            first.len()
+        );
         let held = |transcript: &Transcript| -> usize {
             transcript
                 .open()

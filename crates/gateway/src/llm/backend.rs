@@ -14,7 +14,7 @@ use super::{AT_ONCE, AnswerLost, LlmError, Protocol};
 
 /// The read timeout. A model may think for a long time before its first token.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The headers of the provider's response that reach the agent.
 const REPLY_HEADERS: [&str; 6] =
     ["content-type", "cache-control", "retry-after", "retry-after-ms", "request-id", "x-request-id"];
@@ -46,7 +46,7 @@ impl Backend {
     /// Forwards one request and streams the response back.
     pub(super) async fn answer(&self, protocol: Protocol, request: ForwardedRequest<'_>) -> Response<Body> {
         match self {
-            Self::Scripted(model) => play_script(protocol, scripted(model, request).await).await,
+            Self::Scripted(model) => play_script(protocol, ask_scripted_model(model, request).await).await,
             Self::Upstream(upstream) => {
                 let mut sent = upstream.request(request.method.clone(), request.path).body(request.body);
                 for name in protocol.request_headers() {
@@ -62,7 +62,7 @@ impl Backend {
 
 impl Upstream {
     pub(super) fn open(protocol: Protocol, base: Url, key: Option<SecretString>) -> Result<Self, LlmError> {
-        let client = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(FIRST_BYTE);
+        let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(FIRST_BYTE);
         // A redirect would send the API key to wherever it points.
         let client = client.redirect(reqwest::redirect::Policy::none()).build().map_err(LlmError::Client)?;
         Ok(Self { protocol, client, base, key })
@@ -86,7 +86,7 @@ impl Upstream {
 }
 
 /// The scripted response to a request. A large body is parsed on a blocking thread, so that no other task waits for it.
-async fn scripted(model: &Arc<Model>, request: ForwardedRequest<'_>) -> Option<Reply> {
+async fn ask_scripted_model(model: &Arc<Model>, request: ForwardedRequest<'_>) -> Option<Reply> {
     let ForwardedRequest { method, path, headers, body } = request;
     let conversation = headers.get(model::CONVERSATION_HEADER).and_then(|value| value.to_str().ok());
     let conversation = conversation.unwrap_or_default();
@@ -177,7 +177,7 @@ mod tests {
         let ask = |body| {
             let request =
                 ForwardedRequest { method: &Method::POST, path: "/v1/messages", headers: &headers, body };
-            scripted(&model, request)
+            ask_scripted_model(&model, request)
         };
         let small = ask(prompt(9)).now_or_never().flatten();
         assert_eq!(small.map(|reply| reply.status), Some(200));

@@ -12,11 +12,11 @@ use serde_json::value::RawValue;
 
 use super::AT_ONCE;
 use super::request::Bounds;
-use super::weight::{Length, Number, PREAMBLE, Weigh, Weighed, Weight, place, splice};
+use super::weight::{Length, MAX_PREAMBLE_TOKENS, Number, Weigh, Weighed, Weight, place, splice};
 
 /// An upper bound of the tokens that a provider bills for one image. Some bill their small models many tokens for
 /// each tile.
-const IMAGE: i64 = 60_000;
+const MAX_IMAGE_TOKENS: i64 = 60_000;
 /// The limit that is added where a budget applies to a request without one.
 const DEFAULT_OUTPUT: i64 = 32_000;
 /// The service tiers that cost no more than the price of the model.
@@ -105,8 +105,9 @@ pub(super) fn bounds(body: &[u8]) -> Result<(String, Bounds), String> {
             (Number { value: DEFAULT_OUTPUT, place: start..start }, true)
         }
     };
-    let tools = fields.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(PREAMBLE));
-    let added = tools.unwrap_or_default().max(if fields.response_format.is_some() { PREAMBLE } else { 0 });
+    let tools = fields.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(MAX_PREAMBLE_TOKENS));
+    let added =
+        tools.unwrap_or_default().max(if fields.response_format.is_some() { MAX_PREAMBLE_TOKENS } else { 0 });
     let bounds = Bounds {
         input: fields.messages.weight.most_input(body.len(), added),
         input_twentieths: 20,
@@ -132,15 +133,15 @@ fn start(body: &[u8]) -> usize {
 /// API, whose newer models refuse `max_tokens`. A large body is parsed on a blocking thread.
 pub(super) async fn prepare(body: Bytes, renames_limit: bool) -> Bytes {
     if body.len() <= AT_ONCE {
-        return prepared(&body, renames_limit);
+        return prepare_body(&body, renames_limit);
     }
     let unchanged = body.clone();
-    let prepared = tokio::task::spawn_blocking(move || prepared(&body, renames_limit)).await;
+    let prepared = tokio::task::spawn_blocking(move || prepare_body(&body, renames_limit)).await;
     prepared.unwrap_or(unchanged)
 }
 
-fn prepared(body: &Bytes, renames_limit: bool) -> Bytes {
-    const USAGE: &str = r#"{"include_usage":true}"#;
+fn prepare_body(body: &Bytes, renames_limit: bool) -> Bytes {
+    const INCLUDE_USAGE: &str = r#"{"include_usage":true}"#;
     #[derive(Deserialize)]
     struct Head<'a> {
         #[serde(default)]
@@ -154,10 +155,10 @@ fn prepared(body: &Bytes, renames_limit: bool) -> Bytes {
     let Ok(head) = serde_json::from_slice::<Head<'_>>(body) else { return body.clone() };
     let mut changes = Vec::new();
     match (head.stream, head.stream_options) {
-        (Some(true), Some(options)) => changes.push((place(body, options), USAGE.to_owned())),
+        (Some(true), Some(options)) => changes.push((place(body, options), INCLUDE_USAGE.to_owned())),
         (Some(true), None) => {
             let start = start(body);
-            changes.push((start..start, format!(r#""stream_options":{USAGE},"#)));
+            changes.push((start..start, format!(r#""stream_options":{INCLUDE_USAGE},"#)));
         }
         _ => {}
     }
@@ -169,9 +170,9 @@ fn prepared(body: &Bytes, renames_limit: bool) -> Bytes {
 
 /// The position of the key `"max_tokens"` before its value. `None` if its letters are escaped.
 fn key_of(body: &[u8], value: usize) -> Option<std::ops::Range<usize>> {
-    const KEY: &[u8] = br#""max_tokens""#;
+    const MAX_TOKENS_KEY: &[u8] = br#""max_tokens""#;
     let before = body[..value].trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
-    before.ends_with(KEY).then(|| before.len() - KEY.len()..before.len())
+    before.ends_with(MAX_TOKENS_KEY).then(|| before.len() - MAX_TOKENS_KEY.len()..before.len())
 }
 
 #[derive(Deserialize)]
@@ -207,7 +208,7 @@ impl Weigh for Part {
         match (self.kind.as_str(), &self.image_url) {
             ("text" | "refusal", _) => Ok(Weight::default()),
             // The bytes of an image in a data URL are no tokens.
-            ("image_url", Some(image)) => Ok(Weight::of(IMAGE.saturating_sub(image.url.0))),
+            ("image_url", Some(image)) => Ok(Weight::of(MAX_IMAGE_TOKENS.saturating_sub(image.url.0))),
             ("file", _) => Ok(Weight { tokens: 0, documents: true }),
             (other, _) => Err(format!("what `{other}` in a message costs cannot be known before")),
         }

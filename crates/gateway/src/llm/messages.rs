@@ -12,10 +12,10 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::request::{Bounds, Thinking};
-use super::weight::{Length, Number, PREAMBLE, Weigh, Weighed, Weight, place};
+use super::weight::{Length, MAX_PREAMBLE_TOKENS, Number, Weigh, Weighed, Weight, place};
 
 /// An upper bound of the tokens that a provider bills for one image. Providers scale images down.
-const IMAGE: i64 = 5_000;
+const MAX_IMAGE_TOKENS: i64 = 5_000;
 /// The tool types that the provider defines and the agent runs.
 const KNOWN_TOOLS: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
 
@@ -59,8 +59,8 @@ impl Fields<'_> {
     /// The maximum number of input tokens of a request with this many bytes.
     fn most_input(&self, bytes: usize) -> i64 {
         let form = self.output_config.is_some() || self.output_format.is_some();
-        let tools = self.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(PREAMBLE));
-        self.messages.weight.most_input(bytes, tools.unwrap_or(if form { PREAMBLE } else { 0 }))
+        let tools = self.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(MAX_PREAMBLE_TOKENS));
+        self.messages.weight.most_input(bytes, tools.unwrap_or(if form { MAX_PREAMBLE_TOKENS } else { 0 }))
     }
 }
 
@@ -146,7 +146,7 @@ impl Weigh for Block {
             ("image", kind) => {
                 let data = source.and_then(|source| source.data.as_ref());
                 let bytes = data.filter(|_| kind == Some("base64")).map_or(0, |data| data.0);
-                Ok(Weight::of(IMAGE.saturating_sub(bytes)))
+                Ok(Weight::of(MAX_IMAGE_TOKENS.saturating_sub(bytes)))
             }
             ("document", _) => Ok(Weight { tokens: 0, documents: true }),
             (other, _) => Err(format!("what `{other}` in a message costs cannot be known before")),
@@ -164,7 +164,9 @@ impl Weigh for Tool {
     fn weight(&self) -> Result<Weight, String> {
         match self.kind.as_deref() {
             None | Some("custom") => Ok(Weight::default()),
-            Some(known) if KNOWN_TOOLS.iter().any(|tool| known.starts_with(tool)) => Ok(Weight::of(PREAMBLE)),
+            Some(known) if KNOWN_TOOLS.iter().any(|tool| known.starts_with(tool)) => {
+                Ok(Weight::of(MAX_PREAMBLE_TOKENS))
+            }
             Some(other) => {
                 Err(format!("the provider runs `{other}` itself, at a cost that cannot be known before"))
             }
@@ -176,7 +178,7 @@ impl Weigh for Tool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::weight::WINDOW;
+    use super::super::weight::MAX_CONTEXT_TOKENS;
     use super::*;
 
     /// The maximum number of tokens of a request with this message and these other fields, minus its number of bytes.
@@ -203,28 +205,40 @@ mod tests {
         for (content, expected) in [
             (json!("hi"), 0),
             (json!([{"type": "text", "text": "hi"}]), 0),
-            (json!([picture]), IMAGE - 100_000),
-            (json!([picture, picture]), 2 * (IMAGE - 100_000)),
-            (json!([linked]), IMAGE),
-            (result(json!([picture])), IMAGE - 100_000),
+            (json!([picture]), MAX_IMAGE_TOKENS - 100_000),
+            (json!([picture, picture]), 2 * (MAX_IMAGE_TOKENS - 100_000)),
+            (json!([linked]), MAX_IMAGE_TOKENS),
+            (result(json!([picture])), MAX_IMAGE_TOKENS - 100_000),
             (result(json!("text")), 0),
             // The same content in places where it is only text: there, each byte can be a token.
             (json!([{"type": "tool_use", "id": "t", "name": "n", "input": picture}]), 0),
             (json!([{"type": "text", "text": "x", "source": picture["source"]}]), 0),
-            (json!([{"type": "image", "source": {"type": "url", "url": "u", "data": data}}]), IMAGE),
+            (
+                json!([{"type": "image", "source": {"type": "url", "url": "u", "data": data}}]),
+                MAX_IMAGE_TOKENS,
+            ),
             (json!([{"type": "document", "source": {"type": "text", "data": "words"}}]), 0),
-            (json!([{"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}]), WINDOW),
-            (result(json!([{"type": "document", "source": {"type": "file", "file_id": "f"}}])), WINDOW),
+            (
+                json!([{"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}]),
+                MAX_CONTEXT_TOKENS,
+            ),
+            (
+                result(json!([{"type": "document", "source": {"type": "file", "file_id": "f"}}])),
+                MAX_CONTEXT_TOKENS,
+            ),
         ] {
             assert_eq!(beside_bytes(&content, &none), Ok(expected), "{content:.200}");
         }
         for (tools, expected) in [
-            (json!([{"name": "a", "input_schema": {}}, {"type": "custom", "name": "b"}]), PREAMBLE),
-            (json!([{"type": "text_editor_20250728", "name": "x"}]), 2 * PREAMBLE),
+            (
+                json!([{"name": "a", "input_schema": {}}, {"type": "custom", "name": "b"}]),
+                MAX_PREAMBLE_TOKENS,
+            ),
+            (json!([{"type": "text_editor_20250728", "name": "x"}]), 2 * MAX_PREAMBLE_TOKENS),
         ] {
             assert_eq!(beside_bytes(&json!("hi"), &json!({"tools": tools})), Ok(expected), "{tools}");
         }
-        assert_eq!(beside_bytes(&json!("hi"), &json!({"output_config": {}})), Ok(PREAMBLE));
+        assert_eq!(beside_bytes(&json!("hi"), &json!({"output_config": {}})), Ok(MAX_PREAMBLE_TOKENS));
     }
 
     #[test]

@@ -15,11 +15,11 @@ use super::AT_ONCE;
 use super::backend::Upstream;
 
 /// How long a list counts as current.
-const FRESH: Duration = Duration::from_mins(5);
+const LIST_LIFETIME: Duration = Duration::from_mins(5);
 /// The minimum time between two requests for the list.
-const PAUSE: Duration = Duration::from_secs(5);
+const MIN_REQUEST_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the endpoint may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum size of the list in bytes and in models. What exceeds them is an error, or left out.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 const MAX_MODELS: usize = 1_000;
@@ -48,7 +48,7 @@ impl ModelList {
 
     /// The listed models. If the endpoint cannot be read, the last known list; the error if there is none.
     pub(super) async fn models(&self) -> Result<Arc<[ChatModel]>, String> {
-        self.read(FRESH).await
+        self.read(LIST_LIFETIME).await
     }
 
     /// The first listed model that satisfies `is_wanted`. A model that is missing from an older list may be new.
@@ -56,11 +56,11 @@ impl ModelList {
         &self,
         is_wanted: impl Fn(&ChatModel) -> bool,
     ) -> Result<Option<ChatModel>, String> {
-        let found = self.read(FRESH).await?.iter().find(|model| is_wanted(model)).cloned();
+        let found = self.read(LIST_LIFETIME).await?.iter().find(|model| is_wanted(model)).cloned();
         if found.is_some() {
             return Ok(found);
         }
-        Ok(self.read(PAUSE).await?.iter().find(|model| is_wanted(model)).cloned())
+        Ok(self.read(MIN_REQUEST_INTERVAL).await?.iter().find(|model| is_wanted(model)).cloned())
     }
 
     /// Holding the lock while the list is read makes concurrent callers share one request.
@@ -70,7 +70,8 @@ impl ModelList {
         if let Some(models) = state.models.as_ref().filter(|_| now.saturating_sub(state.read_at) < max_age) {
             return Ok(models.clone());
         }
-        let paused = state.failure.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) < PAUSE);
+        let paused =
+            state.failure.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) < MIN_REQUEST_INTERVAL);
         if !paused {
             match fetch(&self.upstream).await {
                 Ok(models) => {
@@ -89,7 +90,7 @@ impl ModelList {
 
 /// Requests the list. Errors name neither the key nor the address.
 async fn fetch(upstream: &Upstream) -> Result<Vec<ChatModel>, String> {
-    let request = upstream.request(Method::GET, "/v1/models").timeout(TIMEOUT);
+    let request = upstream.request(Method::GET, "/v1/models").timeout(REQUEST_TIMEOUT);
     let mut answer = request.send().await.map_err(|error| error.without_url().to_string())?;
     if !answer.status().is_success() {
         return Err(format!("the endpoint answers {}", answer.status()));

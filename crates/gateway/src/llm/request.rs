@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::spending::Remaining;
 use super::weight::{Number, splice};
 use super::{AT_ONCE, Protocol, chat, messages};
-use crate::config::{MILLION, Price, Prices, whole};
+use crate::config::{Price, Prices, TOKENS_PER_PRICE, whole};
 
 /// The maximum amount held for one request, so that sums cannot overflow.
 const MOST_MICROS: i64 = 1 << 40;
@@ -190,7 +190,8 @@ impl Bounds {
     /// The number of output tokens that this amount buys after paying for the input. Negative if it does not even cover
     /// the input.
     fn output_for(&self, price: Price, micros: i64) -> i64 {
-        let rest = i128::from(micros.min(MOST_MICROS)) * i128::from(MILLION) - self.input_cost(price);
+        let rest =
+            i128::from(micros.min(MOST_MICROS)) * i128::from(TOKENS_PER_PRICE) - self.input_cost(price);
         match (rest < 0, price.output) {
             (true, _) => -1,
             (false, 0) => i64::MAX,

@@ -11,10 +11,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// The largest context window of any model. The length of a document is unknown until the provider unpacks it.
-pub(super) const WINDOW: i64 = 1_000_000;
+pub(super) const MAX_CONTEXT_TOKENS: i64 = 1_000_000;
 /// An upper bound on the tokens that a provider adds for tool use or structured output, and for each tool that it
 /// defines itself.
-pub(super) const PREAMBLE: i64 = 1_000;
+pub(super) const MAX_PREAMBLE_TOKENS: i64 = 1_000;
 
 /// How much a part of a request differs from one token per byte.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ impl Weight {
     pub(super) fn most_input(self, bytes: usize, added: i64) -> i64 {
         let tokens =
             i64::try_from(bytes).unwrap_or(i64::MAX).saturating_add(self.tokens).saturating_add(added);
-        if self.documents { tokens.max(0).saturating_add(WINDOW) } else { tokens.max(0) }
+        if self.documents { tokens.max(0).saturating_add(MAX_CONTEXT_TOKENS) } else { tokens.max(0) }
     }
 }
 

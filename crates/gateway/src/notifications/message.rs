@@ -20,18 +20,18 @@ pub(super) fn message(of: &Notification, subject: &NotificationSubject, page: &U
     });
     let (what, id) = match of.kind {
         NotificationKind::Approval => {
-            let (integration, action, risk) = subject.action.clone().unwrap_or_else(unnamed);
+            let (integration, action, risk) = subject.action.clone().unwrap_or_else(unnamed_action);
             let what =
                 format!("An action waits for approval: {} {} ({risk}).", name(&integration), name(&action));
-            body["integration"] = json!(shortened(&integration));
-            body["action"] = json!(shortened(&action));
+            body["integration"] = json!(shorten(&integration));
+            body["action"] = json!(shorten(&action));
             body["riskLevel"] = json!(risk);
             (what, of.subject_id.to_string())
         }
         NotificationKind::Question => ("An agent has a question.".to_owned(), of.question_id.clone()),
         NotificationKind::Run => {
             let (automation, status) = subject.run.clone().unwrap_or_default();
-            body["automation"] = json!(shortened(&automation));
+            body["automation"] = json!(shorten(&automation));
             body["status"] = json!(status);
             let ended = match status.as_str() {
                 "needs_human" => "needs a human",
@@ -51,17 +51,17 @@ pub(crate) fn test_message(page: &Url) -> Value {
     json!({"type": "test", "text": format!("Notifications of Proliferate arrive here. {page}"), "url": page.as_str()})
 }
 
-fn unnamed() -> (String, String, proto::Risk) {
+fn unnamed_action() -> (String, String, proto::Risk) {
     (String::new(), String::new(), proto::Risk::Danger)
 }
 
 /// A name as Slack shows it. Unescaped, it could contain links and mentions.
 fn name(text: &str) -> String {
-    shortened(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    shorten(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// A name of an integration or an action comes from its server: one line, and not too long.
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).take(MAX_NAME).collect()
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use store::Scope;
 use url::Url;
 
-use crate::automations::{SIGNATURE, sign};
+use crate::automations::{SIGNATURE_HEADER, sign};
 use crate::outbound::{Outbound, is_allowed};
 use crate::vault::{Vault, VaultError};
 
@@ -19,7 +19,7 @@ use crate::vault::{Vault, VaultError};
 pub(crate) const URL_NAME: &str = "PROLIFERATE_NOTIFICATION_URL";
 pub(crate) const SECRET_NAME: &str = "PROLIFERATE_NOTIFICATION_SECRET";
 /// How long a receiver may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_URL: usize = 2000;
 
 /// Why a notification was not delivered. For admins, so without the address and without what the receiver answered.
@@ -81,9 +81,9 @@ impl Webhook {
         let request = client
             .post(url)
             .header("content-type", "application/json")
-            .header(SIGNATURE, signature)
+            .header(SIGNATURE_HEADER, signature)
             .body(body)
-            .timeout(PATIENCE);
+            .timeout(DELIVERY_TIMEOUT);
         let failed = |error: reqwest::Error| {
             if error.is_timeout() { WebhookError::TimedOut } else { WebhookError::Unreachable }
         };

@@ -9,12 +9,13 @@ use super::agent_file::AgentFile;
 /// Keeps both files and the agent's evidence out of commits of whatever repository contains them, also of one that the
 /// agent makes later, without a change of anything that git tracks.
 const IGNORE_PATH: &str = ".proliferate/.gitignore";
-const IGNORE: &str = "# Written by Proliferate.\n/.gitignore\n/actions-guide.md\n/.verification/\n";
+const GITIGNORE_CONTENT: &str =
+    "# Written by Proliferate.\n/.gitignore\n/actions-guide.md\n/.verification/\n";
 
 /// Writes the guide. Files of the user's own at these paths stay as they are.
 pub(super) async fn write(inside: &Sandboxd) -> Result<(), ClientError> {
     let (ignore, guide) = (Place::workspace(IGNORE_PATH), AgentFile::ActionsGuide.place());
-    for (place, text) in [(ignore, IGNORE), (guide, ACTIONS_GUIDE)] {
+    for (place, text) in [(ignore, GITIGNORE_CONTENT), (guide, ACTIONS_GUIDE)] {
         if !is_ours(inside, &place, text).await? {
             return Ok(());
         }

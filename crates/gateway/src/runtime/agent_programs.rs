@@ -10,10 +10,10 @@ use super::Sandboxes;
 use crate::config::{self, Engine, find_program};
 
 /// The names in `/opt` of the agent and of the packages of Playwright's MCP server.
-const AGENT: &str = "agent";
-const SERVER: &str = "playwright-mcp";
+const AGENT_DIR: &str = "agent";
+const SERVER_DIR: &str = "playwright-mcp";
 /// The server requires these packages by name. npm puts them beside the server, or into its own folder.
-const REQUIRED: [&str; 2] = ["playwright", "playwright-core"];
+const REQUIRED_PACKAGES: [&str; 2] = ["playwright", "playwright-core"];
 
 /// The programs for one sandbox.
 pub(super) struct AgentPrograms {
@@ -25,18 +25,18 @@ impl AgentPrograms {
     /// The folders to mount into the sandbox, by name.
     pub(super) fn mounts(&self) -> BTreeMap<&'static str, PathBuf> {
         let packages = self.browser.iter().flat_map(|browser| browser.packages.clone());
-        packages.chain([(AGENT, self.agent.clone())]).collect()
+        packages.chain([(AGENT_DIR, self.agent.clone())]).collect()
     }
 
     /// The path of the agent's program inside.
     pub(super) fn agent(&self, sandboxes: &Sandboxes) -> String {
-        sandboxes.place_of(AGENT, &self.agent)
+        sandboxes.place_of(AGENT_DIR, &self.agent)
     }
 
     /// The browser with its paths inside.
     pub(super) fn browser(&self, sandboxes: &Sandboxes) -> Option<Browser> {
         let BrowserPrograms { packages, program } = self.browser.as_ref()?;
-        let server = sandboxes.place_of(SERVER, packages.get(SERVER)?);
+        let server = sandboxes.place_of(SERVER_DIR, packages.get(SERVER_DIR)?);
         let packages = Path::new(&server).parent()?.to_string_lossy().into_owned();
         Some(Browser { server: format!("{server}/cli.js"), packages, program: program.clone() })
     }
@@ -78,13 +78,16 @@ impl BrowserPrograms {
         };
         let program = inside("chromium")?;
         inside("node")?;
-        let server = find_program(search_path, SERVER).and_then(|program| program.canonicalize().ok());
+        let server = find_program(search_path, SERVER_DIR).and_then(|program| program.canonicalize().ok());
         let server = server.as_deref().and_then(Path::parent).ok_or(NoBrowser::NoServer)?;
-        let mut packages = BTreeMap::from([(SERVER, server.to_owned())]);
+        let mut packages = BTreeMap::from([(SERVER_DIR, server.to_owned())]);
         // The server's package is in a folder of its own, `@playwright`, beside the others.
         let beside = server.ancestors().nth(2).unwrap_or(server);
         packages.extend(
-            REQUIRED.map(|name| (name, beside.join(name))).into_iter().filter(|(_, path)| path.is_dir()),
+            REQUIRED_PACKAGES
+                .map(|name| (name, beside.join(name)))
+                .into_iter()
+                .filter(|(_, path)| path.is_dir()),
         );
         Ok(Self { packages, program })
     }

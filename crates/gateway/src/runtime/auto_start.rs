@@ -21,8 +21,8 @@ use super::{Runtime, env_files};
 const TRIAL_MS: u64 = 10_000;
 const TIMED_OUT: i32 = 124;
 /// The maximum size of a command's reported output.
-const OUTPUT: usize = 16 * 1024;
-const CUT: &str = "\n[output cut off]";
+const MAX_OUTPUT_BYTES: usize = 16 * 1024;
+const TRUNCATION_MARKER: &str = "\n[output cut off]";
 const MAX_COMMANDS: usize = 10;
 const MAX_NAME: usize = 100;
 const MAX_COMMAND: usize = 1000;
@@ -148,8 +148,8 @@ pub(crate) async fn run(
     let mut entries = Vec::with_capacity(commands.len());
     for command in commands {
         let ran = match mode {
-            AutoStartMode::Test => tried(supervisor, &command).await,
-            AutoStartMode::Start => started(supervisor, &command).await,
+            AutoStartMode::Test => run_and_report(supervisor, &command).await,
+            AutoStartMode::Start => start_and_report(supervisor, &command).await,
         };
         let (output, exit_code) = ran.unwrap_or_else(|error| (error.to_string(), Some(1)));
         entries.push(AutoStartEntry {
@@ -222,7 +222,7 @@ pub(crate) fn failed(reason: &str) -> Vec<AutoStartEntry> {
 
 type CommandResult = Result<(String, Option<i32>), ClientError>;
 
-async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResult {
+async fn run_and_report(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResult {
     let exec = Exec {
         argv: ["sh", "-c", &command.command].map(str::to_owned).to_vec(),
         cwd: Some(place(command)),
@@ -230,10 +230,10 @@ async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResu
         merge: true,
         ..Exec::default()
     };
-    let ran = supervisor.run(exec, "", OUTPUT).await?;
+    let ran = supervisor.run(exec, "", MAX_OUTPUT_BYTES).await?;
     let mut output = String::from_utf8_lossy(&ran.stdout).into_owned();
     if ran.done.truncated {
-        output.push_str(CUT);
+        output.push_str(TRUNCATION_MARKER);
     }
     let code = match ran.done.ended {
         ExitReason::Exit(code) => code,
@@ -243,7 +243,7 @@ async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResu
     Ok((output, Some(code)))
 }
 
-async fn started(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResult {
+async fn start_and_report(supervisor: &Sandboxd, command: &AutoStartCommand) -> CommandResult {
     let info = supervisor.service_start(service(command)).await?;
     Ok((format!("runs as the service {}", info.name), None))
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 /// Chunks of output that wait for the reader.
 const BUFFERED_CHUNKS: usize = 4;
 /// How much longer than the command its call may take.
-const MARGIN: Duration = Duration::from_secs(30);
+const CALL_MARGIN: Duration = Duration::from_secs(30);
 /// The exit codes that shells use.
 const KILLED_BY_SIGNAL: i32 = 128;
 const TIMED_OUT: i32 = 124;
@@ -77,7 +77,7 @@ impl RunCommand {
         let (sender, output) = mpsc::channel(BUFFERED_CHUNKS);
         let (starting, started) = oneshot::channel();
         let end = Arc::default();
-        let timeout = command.exec.timeout_ms.map(|limit| Duration::from_millis(limit) + MARGIN);
+        let timeout = command.exec.timeout_ms.map(|limit| Duration::from_millis(limit) + CALL_MARGIN);
         let reader = CommandReader { started, output, end: Arc::clone(&end) };
         let command = Mutex::new(Some((command, starting)));
         (Self { supervisor, command, timeout, output: sender, end }, reader)
@@ -146,14 +146,14 @@ async fn run(
     (command, starting): (Command, oneshot::Sender<()>),
     reader: &OutputSender,
 ) -> CommandEnd {
-    const UNREAD: &str = "its reader has disconnected";
+    const READER_DISCONNECTED: &str = "its reader has disconnected";
     let Command { exec, stdin, mut stopped } = command;
     let ExecHandle { stdin: input, mut output, control: _control } = match supervisor.exec(exec).await {
         Ok(handle) => handle,
         Err(error) => return CommandEnd::Failed(error),
     };
     if starting.send(()).is_err() {
-        return CommandEnd::Killed(UNREAD);
+        return CommandEnd::Killed(READER_DISCONNECTED);
     }
     // The input is sent beside the output, because a command may read its input only after somebody has read its output.
     let mut feeding = feed(input, stdin).boxed().fuse();
@@ -167,10 +167,10 @@ async fn run(
                 (Ok(slot), Ok(Some((lane, bytes)))) => slot.send((lane, bytes)),
                 (_, Ok(None)) => return output.done().await.map_or_else(CommandEnd::Failed, exited),
                 (_, Err(error)) => return CommandEnd::Failed(error),
-                (Err(_), _) => return CommandEnd::Killed(UNREAD),
+                (Err(_), _) => return CommandEnd::Killed(READER_DISCONNECTED),
             },
             reason = &mut stopped => return CommandEnd::Killed(reason),
-            () = reader.closed() => return CommandEnd::Killed(UNREAD),
+            () = reader.closed() => return CommandEnd::Killed(READER_DISCONNECTED),
             () = &mut feeding => {}
         }
     }

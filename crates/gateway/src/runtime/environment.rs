@@ -17,7 +17,7 @@ use super::{Runtime, env_files};
 use crate::vault::{Injected, OpenSecret, VaultError};
 
 /// The file with the values that people submitted for the session, as one JSON object. `/tmp` is part of no snapshot.
-const SUBMITTED: &str = "/tmp/.proliferate_env.json";
+const SUBMITTED_VALUES_FILE: &str = "/tmp/.proliferate_env.json";
 /// Replaces that file. The content comes from standard input, where no other process can see it.
 const WRITE_SUBMITTED: &str = "umask 077 && cat > \"$0.new\" && mv \"$0.new\" \"$0\"";
 const TIMEOUT_MS: u64 = 10_000;
@@ -196,7 +196,7 @@ impl Environment {
             return Ok(());
         }
         let exec = Exec {
-            argv: ["sh", "-c", WRITE_SUBMITTED, SUBMITTED].map(str::to_owned).to_vec(),
+            argv: ["sh", "-c", WRITE_SUBMITTED, SUBMITTED_VALUES_FILE].map(str::to_owned).to_vec(),
             timeout_ms: Some(TIMEOUT_MS),
             ..Exec::default()
         };

@@ -12,7 +12,7 @@ use sandboxd::protocol::{Place, Stat};
 use sandboxd::{ClientError, Sandboxd};
 
 /// A large file on a slow disk takes long.
-const TIMEOUT: Duration = Duration::from_mins(5);
+const WRITE_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The content of a file and where it belongs.
 pub(crate) struct FileWrite {
@@ -45,7 +45,7 @@ impl Outside for WriteFile {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        Some(TIMEOUT)
+        Some(WRITE_TIMEOUT)
     }
 
     fn execute<'a>(

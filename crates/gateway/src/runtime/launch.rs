@@ -34,7 +34,7 @@ use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
 
 /// How long a started agent may take to answer.
-pub(super) const READY: Duration = Duration::from_secs(30);
+pub(super) const AGENT_READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a pooled agent may take to answer a health check.
 const STILL_THERE: Duration = Duration::from_secs(2);
 const TOKEN_HEADER: &str = "x-proliferate-sandbox-token";
@@ -113,7 +113,7 @@ impl Launch {
         let endpoint = Endpoint {
             authority: url.authority().to_owned(),
             path: url.path().to_owned(),
-            header: Some((TOKEN_HEADER, self.token().await?)),
+            header: Some((TOKEN_HEADER, self.issue_token().await?)),
         };
         let client = self.runtime.agent_client(&id, 0, &endpoint)?;
         self.stage("Waiting for the agent").await;
@@ -121,7 +121,7 @@ impl Launch {
         if let Err(error @ SandboxError::Tls(_)) = self.runtime.sandboxes.provider.dial(&id, 0).await {
             return Err(error.into());
         }
-        client.wait_until_listening(READY).await?;
+        client.wait_until_listening(AGENT_READY_TIMEOUT).await?;
         // If the old lifetime is over, this connection starts a new one.
         let goes_on = self.record.sandbox_expires_at.is_some_and(|at| at > self.runtime.clock.now());
         let expires_at = self.expires_at(goes_on);
@@ -158,7 +158,7 @@ impl Launch {
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {
-            ready = client.wait_until_ready(READY) => ready?,
+            ready = client.wait_until_ready(AGENT_READY_TIMEOUT) => ready?,
             how = prepare::wait_for_crash_loop(&handle.inside) => {
                 return Err(LaunchError::CrashLoop { name: self.runtime.settings.agent_type.program().name, how });
             }
@@ -198,10 +198,10 @@ impl Launch {
         paths.write(&handle.inside, &settings).await?;
         self.stage("Waiting for the agent").await;
         client.reload().await?;
-        client.wait_until_ready(READY).await?;
+        client.wait_until_ready(AGENT_READY_TIMEOUT).await?;
         let id = handle.id.clone();
         let agent = self.open_agent_session(client, id, Some(handle), self.expires_at(false)).await?;
-        end_on_drop.keep();
+        end_on_drop.disarm();
         Ok(agent)
     }
 
@@ -225,7 +225,7 @@ impl Launch {
             let own = self.record.id.to_string();
             let name = self.record.sandbox_id.as_deref().filter(|name| *name != own);
             runtime.store.new_sandbox_generation(&self.owner, name).await?;
-            Some(self.token().await?)
+            Some(self.issue_token().await?)
         };
         let mut env = BTreeMap::from([("PROLIFERATE_SESSION_ID".to_owned(), self.record.id.to_string())]);
         if let Some(token) = &token {
@@ -254,7 +254,7 @@ impl Launch {
         known.map(Some).ok_or(LaunchError::NoSnapshot)
     }
 
-    async fn token(&self) -> Result<SecretString, LaunchError> {
+    async fn issue_token(&self) -> Result<SecretString, LaunchError> {
         let token = Credential::new(CredentialKind::Sandbox, &self.runtime.rng);
         self.bind(token.hash).await?;
         Ok(token.text)
@@ -276,7 +276,7 @@ impl Launch {
     ) -> Result<(), LaunchError> {
         let token = match token {
             Some(token) => token,
-            None => self.token().await?,
+            None => self.issue_token().await?,
         };
         let settings = self.agent_settings(handle, token, is_copy).await?;
         self.apply_environment(&handle.inside).await;

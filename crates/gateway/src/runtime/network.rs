@@ -22,18 +22,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// The refresh interval, which bounds how soon a changed rule takes effect.
-const FRESH: Duration = Duration::from_millis(500);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 /// The maximum clock skew between instances at which no rule change is missed.
-const SKEW: TimeDelta = TimeDelta::seconds(60);
+const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
 /// The maximum number of concurrent DNS lookups per sandbox.
-const LOOKUPS: usize = 8;
+const MAX_LOOKUPS: usize = 8;
 /// The maximum number of records per sandbox that wait for the database, and the batch size of writes.
-const QUEUE: usize = 4096;
-const BATCH: usize = 256;
+const QUEUE_CAPACITY: usize = 4096;
+const MAX_BATCH: usize = 256;
 /// The number of attempts to write a batch while the database is unavailable, and the delay between them. New
 /// records wait in the queue meanwhile.
-const TRIES: u32 = 60;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 60;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The sandbox that a network belongs to, with its organization and session.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ impl Networks {
     /// Creates the egress proxy of one sandbox. Its attempts are recorded for as long as anyone holds the proxy.
     pub async fn proxy(&self, network: Network) -> Result<Proxy, StoreError> {
         let rules = self.follow(network.org).await?;
-        let (queue, records) = record_queue(QUEUE);
+        let (queue, records) = record_queue(QUEUE_CAPACITY);
         let (store, clock, rng) = (self.store.clone(), self.clock.clone(), self.rng.clone());
         let closing = self.closing.clone();
         self.writing.spawn(keep_records(records, network, store, clock, rng, closing));
@@ -104,7 +104,7 @@ impl Networks {
         if self.rules().is_empty() {
             return;
         }
-        let changed = match self.store.egress_policies_since(self.clock.now() - SKEW).await {
+        let changed = match self.store.egress_policies_since(self.clock.now() - MAX_CLOCK_SKEW).await {
             Ok(changed) => changed,
             Err(error) => return tracing::warn!(%error, "cannot refresh the egress rules"),
         };
@@ -174,7 +174,7 @@ fn rules(
 fn proxy(rules: watch::Receiver<Arc<Rules>>, recorder: impl Recorder, clock: &Clock) -> Proxy {
     Proxy::new(Config {
         rules,
-        resolver: Arc::new(SystemResolver::new(LOOKUPS)),
+        resolver: Arc::new(SystemResolver::new(MAX_LOOKUPS)),
         addresses: AddressPolicy::strict(),
         limits: Limits::default(),
         clock: clock.clone(),
@@ -184,7 +184,7 @@ fn proxy(rules: watch::Receiver<Arc<Rules>>, recorder: impl Recorder, clock: &Cl
 
 async fn keep_fresh(networks: Weak<Networks>) {
     loop {
-        tokio::time::sleep(FRESH).await;
+        tokio::time::sleep(REFRESH_INTERVAL).await;
         let Some(networks) = networks.upgrade() else { return };
         networks.refresh().await;
     }
@@ -218,7 +218,7 @@ async fn keep_records(
                     tracing::warn!(sandbox = %network.sandbox, lost, "attempts were not recorded: too many at once");
                 }
             }
-            next = if batch.len() < BATCH { records.next().now_or_never().flatten() } else { None };
+            next = if batch.len() < MAX_BATCH { records.next().now_or_never().flatten() } else { None };
         }
         let written = batch.len();
         if let Err(error) = until_kept(|| store.add_egress_records(batch.clone())).await {
@@ -233,9 +233,9 @@ async fn keep_records(
 async fn until_kept<F: Future<Output = Result<(), StoreError>>>(
     write: impl Fn() -> F,
 ) -> Result<(), StoreError> {
-    for _ in 1..TRIES {
+    for _ in 1..MAX_ATTEMPTS {
         match write().await {
-            Err(error) if error.is_unavailable() => tokio::time::sleep(PAUSE).await,
+            Err(error) if error.is_unavailable() => tokio::time::sleep(RETRY_DELAY).await,
             done => return done,
         }
     }
@@ -303,7 +303,7 @@ mod tests {
         let away = || StoreError::NotCommitted("it is away".to_owned());
         assert_eq!(outcomes(0, away).await, (true, 1));
         assert_eq!(outcomes(7, away).await, (true, 8));
-        assert_eq!(outcomes(1000, away).await, (false, TRIES));
+        assert_eq!(outcomes(1000, away).await, (false, MAX_ATTEMPTS));
         assert_eq!(outcomes(7, || StoreError::Missing("it")).await, (false, 1), "no time mends that");
     }
 }

@@ -16,7 +16,7 @@ use store::TokenHash;
 use tokio::sync::Notify;
 
 use super::Runtime;
-use super::launch::{LaunchError, READY};
+use super::launch::{AGENT_READY_TIMEOUT, LaunchError};
 use super::network::{CountingRecorder, proxy_of};
 use super::prepare::{AgentPaths, AgentSettings};
 use super::sandbox_handle::{SandboxHandle, SandboxRequest};
@@ -25,7 +25,7 @@ use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
 
 /// The prefix of the names of pooled sandboxes.
-const PREFIX: &str = "pool-";
+const POOL_PREFIX: &str = "pool-";
 /// The delay after a failed boot. Each further delay is twice as long, up to the maximum.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(2);
@@ -52,7 +52,7 @@ pub(super) struct EndOnDrop(Option<(Arc<dyn Provider>, SandboxId)>);
 
 impl EndOnDrop {
     /// Disarms the guard: the sandbox keeps running.
-    pub(super) fn keep(mut self) {
+    pub(super) fn disarm(mut self) {
         self.0 = None;
     }
 
@@ -119,7 +119,7 @@ impl Pool {
 pub(crate) async fn sweep(runtime: &Runtime) -> Result<usize, LaunchError> {
     let mut swept = 0;
     for listed in runtime.sandboxes.provider.list().await? {
-        let pooled = listed.id.as_str().starts_with(PREFIX);
+        let pooled = listed.id.as_str().starts_with(POOL_PREFIX);
         if pooled && !runtime.store.is_sandbox_of_session(listed.id.as_str()).await? {
             end(&runtime.sandboxes.provider, &listed.id).await;
             swept += 1;
@@ -129,7 +129,7 @@ pub(crate) async fn sweep(runtime: &Runtime) -> Result<usize, LaunchError> {
 }
 
 /// Keeps the pool full until the gateway stops, and then ends the unused sandboxes. Boots one sandbox at a time.
-pub(crate) async fn keep(runtime: Arc<Runtime>) {
+pub(crate) async fn maintain_pool(runtime: Arc<Runtime>) {
     let pool = &runtime.pool;
     match sweep(&runtime).await {
         Ok(0) => {}
@@ -166,7 +166,7 @@ pub(crate) async fn keep(runtime: Arc<Runtime>) {
 
 /// Boots one sandbox for the pool, unless the gateway is stopping.
 async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
-    let id = SandboxId::new(format!("{PREFIX}{}", runtime.rng.uuid(runtime.clock.now()).simple()))?;
+    let id = SandboxId::new(format!("{POOL_PREFIX}{}", runtime.rng.uuid(runtime.clock.now()).simple()))?;
     let end_on_drop = EndOnDrop(Some((runtime.sandboxes.provider.clone(), id.clone())));
     let since = runtime.clock.elapsed();
     let booted = tokio::select! {
@@ -221,6 +221,6 @@ async fn boot(
     paths.write(&handle.inside, &settings).await?;
     paths.start(&handle.inside, &settings).await?;
     let client = runtime.agent_client(&id, handle.agent_port, &Endpoint::local())?;
-    client.wait_until_ready(READY).await?;
+    client.wait_until_ready(AGENT_READY_TIMEOUT).await?;
     Ok((handle, client, token, paths))
 }

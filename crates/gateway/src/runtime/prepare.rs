@@ -14,11 +14,11 @@ use super::launch::LaunchError;
 use super::sandbox_handle::SandboxHandle;
 
 /// The folder of the agent's files in the home directory, outside of every repository.
-const FOLDER: &str = ".proliferate/agent";
-pub(crate) const SERVICE: &str = "agent";
+const AGENT_DIR: &str = ".proliferate/agent";
+pub(crate) const AGENT_SERVICE: &str = "agent";
 /// The number of restarts after which a booting agent is given up, and how often we check.
 const MOST_STARTS: u32 = 3;
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The session that an agent works for, and its settings.
 pub(super) struct AgentSettings {
@@ -50,7 +50,7 @@ impl AgentPaths {
         let sandboxes = &runtime.sandboxes;
         let home = sandboxes.home(&handle.id).to_string_lossy().into_owned();
         Self {
-            folder: format!("{home}/{FOLDER}"),
+            folder: format!("{home}/{AGENT_DIR}"),
             workspace: format!("{home}/workspace"),
             model_url: format!("{}/llm", handle.gateway_url),
             mcp_url: format!("{}/mcp", handle.gateway_url),
@@ -65,7 +65,7 @@ impl AgentPaths {
     /// Writes the agent's files. Tool files from an earlier start are removed first: the mode may not have them any
     /// more, and the agent would load them.
     pub(super) async fn write(&self, inside: &Sandboxd, settings: &AgentSettings) -> Result<(), LaunchError> {
-        match inside.remove(Place::home(format!("{FOLDER}/{TOOL_FOLDER}")), true).await {
+        match inside.remove(Place::home(format!("{AGENT_DIR}/{TOOL_FOLDER}")), true).await {
             Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
             removed => removed?,
         }
@@ -105,7 +105,7 @@ impl AgentPaths {
 fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
     let words = std::iter::once(program.to_owned()).chain(launch.arguments);
     ServiceSpec {
-        name: SERVICE.to_owned(),
+        name: AGENT_SERVICE.to_owned(),
         command: format!("exec {}", words.map(|word| quote_for_shell(&word)).collect::<Vec<_>>().join(" ")),
         cwd: Some(Place::workspace("")),
         env: launch.environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
@@ -116,10 +116,10 @@ fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
 /// Returns once the agent has crashed too often to wait for it, with how it exited.
 pub(super) async fn wait_for_crash_loop(inside: &Sandboxd) -> String {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         // If the supervisor does not answer, the code that waits for the agent notices.
         let services = inside.service_list().await.unwrap_or_default();
-        let agent = services.into_iter().find(|service| service.name == SERVICE);
+        let agent = services.into_iter().find(|service| service.name == AGENT_SERVICE);
         // A running agent may have crashed often, but long ago.
         let down =
             |agent: &ServiceInfo| agent.restarts >= MOST_STARTS && agent.state != ServiceState::Running;

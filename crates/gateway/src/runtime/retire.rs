@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use super::Runtime;
 use super::launch::sandbox_of;
-use super::prepare::SERVICE;
+use super::prepare::AGENT_SERVICE;
 use super::snapshot::{SnapshotError, drop_orphans};
 use super::system::save_files;
 use clock::crash_point;
 
 /// How long the agent may take to stop. The sandbox is untrusted and may never answer.
-const ENDING: Duration = Duration::from_secs(30);
+const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Retires the sandbox of a session that has no work in it any more. Returns the name of the sandbox to start next.
 pub(crate) async fn retire_sandbox(runtime: Arc<Runtime>, owner: Owner) -> Result<SandboxId, SnapshotError> {
@@ -38,7 +38,7 @@ pub(crate) async fn retire_sandbox(runtime: Arc<Runtime>, owner: Owner) -> Resul
     // Many sandboxes may be retired at once, above all after a start of the gateway. Limit the concurrent copies,
     // because the disk is the bottleneck.
     let _turn = runtime.sandboxes.retiring.acquire().await;
-    if timeout(ENDING, end_agent(&runtime, &old)).await.is_err() {
+    if timeout(AGENT_STOP_TIMEOUT, end_agent(&runtime, &old)).await.is_err() {
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
     }
     save_files(&runtime, owner, record, old.clone()).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn retire_sandbox(runtime: Arc<Runtime>, owner: Owner) -> Resul
 async fn end_agent(runtime: &Runtime, sandbox: &SandboxId) {
     match runtime.sandboxes.reach(sandbox).await {
         Ok(inside) => {
-            if let Err(error) = inside.service_stop(SERVICE).await {
+            if let Err(error) = inside.service_stop(AGENT_SERVICE).await {
                 tracing::warn!(%sandbox, %error, "the agent could not be ended before its files are copied");
             }
         }

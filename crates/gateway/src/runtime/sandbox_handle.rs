@@ -26,13 +26,13 @@ use super::sandboxes::Sandboxes;
 use crate::server;
 
 /// The ports inside of the supervisor, the egress proxy and the gateway.
-const SUPERVISOR: u16 = 4097;
-const PROXY: u16 = 3128;
-const GATEWAY: u16 = 4098;
+const SUPERVISOR_PORT: u16 = 4097;
+const PROXY_PORT: u16 = 3128;
+const GATEWAY_PORT: u16 = 4098;
 /// The port that the agent listens on inside the sandbox.
 const AGENT_PORT: u16 = 4096;
 /// How long the supervisor may take to answer after PID 1 runs; longer than a loaded machine needs.
-const READY: Duration = Duration::from_secs(20);
+const SUPERVISOR_READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The delay between connection attempts. Fast retries sleep on a thread, because the runtime's timer is too
 /// coarse for so short a delay.
 const FAST_RETRY_DELAY: Duration = Duration::from_micros(300);
@@ -162,7 +162,8 @@ struct Ports {
 }
 
 impl Ports {
-    const OWN: Self = Self { supervisor: SUPERVISOR, proxy: PROXY, gateway: GATEWAY, agent: AGENT_PORT };
+    const OWN_NAMESPACE: Self =
+        Self { supervisor: SUPERVISOR_PORT, proxy: PROXY_PORT, gateway: GATEWAY_PORT, agent: AGENT_PORT };
 }
 
 impl Sandboxes {
@@ -191,7 +192,7 @@ impl Sandboxes {
 
     /// Connects to the supervisor of a running sandbox, besides any other holder.
     pub async fn reach(&self, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
-        self.supervisor(id, SUPERVISOR).await
+        self.supervisor(id, SUPERVISOR_PORT).await
     }
 
     async fn open_handle(
@@ -222,7 +223,7 @@ impl Sandboxes {
     /// free now.
     async fn ports(&self) -> Result<Ports, SandboxError> {
         if self.has_own_network() {
-            return Ok(Ports::OWN);
+            return Ok(Ports::OWN_NAMESPACE);
         }
         let free = async || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -304,7 +305,9 @@ impl Sandboxes {
             }
             Err(SandboxError::Timeout("its supervisor"))
         };
-        timeout(READY, asking).await.unwrap_or(Err(SandboxError::Timeout("its supervisor")))
+        timeout(SUPERVISOR_READY_TIMEOUT, asking)
+            .await
+            .unwrap_or(Err(SandboxError::Timeout("its supervisor")))
     }
 }
 

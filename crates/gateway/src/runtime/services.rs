@@ -9,7 +9,7 @@ use sandboxd::{ClientError, Sandboxd};
 use super::auto_start;
 
 /// Sets the services of an app apart from the agent's own.
-const PREFIX: &str = "app-";
+const APP_PREFIX: &str = "app-";
 /// The most of a log that is returned.
 const MAX_LOG: usize = 64 * 1024;
 
@@ -63,14 +63,14 @@ pub(crate) fn name_inside(inside: &[String], named: &str) -> Option<String> {
 
 /// The name of a service for people.
 pub(crate) fn shown_name(name: &str) -> &str {
-    name.strip_prefix(PREFIX).unwrap_or(name)
+    name.strip_prefix(APP_PREFIX).unwrap_or(name)
 }
 
 /// The supervisor's name of a service.
 pub(super) fn service_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
     let name: String = name.chars().map(plain).take(MAX_NAME).collect();
-    format!("{PREFIX}{name}")
+    format!("{APP_PREFIX}{name}")
 }
 
 /// The supervisor accepts 64 characters.
@@ -85,7 +85,7 @@ fn entry(info: ServiceInfo) -> Option<ServiceEntry> {
         ServiceState::Waiting | ServiceState::Failed => ServiceStatus::Error,
     };
     Some(ServiceEntry {
-        name: info.name.strip_prefix(PREFIX)?.to_owned(),
+        name: info.name.strip_prefix(APP_PREFIX)?.to_owned(),
         command: info.command,
         status,
         pid: info.pid,

@@ -14,7 +14,7 @@ use super::environment::{EnvironmentError, secret_paths};
 use super::sandbox_handle::OWN_FOLDER;
 
 /// The folder of the user's files in the home directory.
-const WORKSPACE: &str = "workspace";
+const WORKSPACE_DIR: &str = "workspace";
 
 /// The reason why a snapshot failed. Each is one sentence for the waiting users.
 #[derive(Debug, thiserror::Error)]
@@ -73,15 +73,16 @@ pub(crate) async fn keep_files(
     Ok(id)
 }
 
-/// The paths that are not copied: our own files, which hold the credential of this sandbox and are written anew for
-/// every other one, and the files with submitted secrets. They are excluded from the copy instead of being removed
-/// during it, so no program inside misses them, none can put them back too early, and a crash loses none.
-async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
+/// The paths that are not copied: the gateway's own folder, which contains the credential of this sandbox and is written
+/// again for every other sandbox, and every path that ever had an environment file or a secret file. They are excluded
+/// instead of being removed during the copy: programs inside may need them, could write them again before the copy
+/// ends, and a crash in between would lose them.
+async fn excluded_paths(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
     let paths = secret_paths(runtime, record).await.map_err(|error| match error {
         EnvironmentError::Store(error) => SnapshotError::Store(error),
         other => SnapshotError::Secrets(other.to_string()),
     })?;
-    let paths = paths.into_iter().map(|path| Path::new(WORKSPACE).join(path));
+    let paths = paths.into_iter().map(|path| Path::new(WORKSPACE_DIR).join(path));
     Ok(std::iter::once(PathBuf::from(OWN_FOLDER)).chain(paths).collect())
 }
 

@@ -1,4 +1,4 @@
-//! What the gateway does in a sandbox although nobody asked for it. It runs under the role `SYSTEM`: the gate decides
+//! Work that the gateway does in a sandbox on its own account. It runs under the role `SYSTEM`: the gate decides
 //! about it and records it, like the same act of an agent or a person.
 
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::Runtime;
 use super::auto_start::StartServices;
 use super::snapshot::{SnapshotError, keep_files};
 
-const LANE: &str = "platform.system";
+const SYSTEM_LANE: &str = "platform.system";
 /// The limit for a copy. It is longer than for a snapshot that an agent waits for: nobody waits for this one, and a large
 /// workspace on a slow disk must not be lost.
-const SAVING: Duration = Duration::from_hours(1);
+const SAVE_TIMEOUT: Duration = Duration::from_hours(1);
 /// How many times a save is attempted while the gate is not available, and the pause between attempts.
-const ATTEMPTS: u32 = 10;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 10;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Saves the files of a session before its sandbox ends.
 pub(super) async fn save_files(
@@ -33,10 +33,10 @@ pub(super) async fn save_files(
     session: SessionRecord,
     sandbox: SandboxId,
 ) -> Result<SnapshotId, SnapshotError> {
-    for _ in 1..ATTEMPTS {
+    for _ in 1..MAX_ATTEMPTS {
         match try_save(runtime, owner, session.clone(), sandbox.clone()).await {
             Some(saved) => return saved,
-            None => tokio::time::sleep(PAUSE).await,
+            None => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
     let unavailable = || Err(SnapshotError::Refused("the gate is not available".to_owned()));
@@ -52,7 +52,7 @@ async fn try_save(
 ) -> Option<Result<SnapshotId, SnapshotError>> {
     let run = RunRequest::new_call(runtime.rng.uuid(runtime.clock.now()), Some(sandbox.to_string()));
     let caller = system_caller(session.org_id, session.id);
-    let call = CallRequest::of_session(caller, session.id, (LANE, "save_snapshot"), json!({}), run);
+    let call = CallRequest::of_session(caller, session.id, (SYSTEM_LANE, "save_snapshot"), json!({}), run);
     let outcome = Arc::new(Mutex::new(None));
     let effect = SaveFiles { runtime: runtime.clone(), owner, session, sandbox, outcome: outcome.clone() };
     let result = runtime.gate.call_with(call, Box::new(effect)).await;
@@ -73,7 +73,7 @@ pub(super) async fn start_services(
     let mode = AutoStartMode::Start;
     // The commands may contain secrets, which must not be in the ledger.
     let parameters = json!({"mode": mode.as_str(), "commands": commands.len()});
-    let call = CallRequest::of_session(caller, session.id, (LANE, "start_services"), parameters, run);
+    let call = CallRequest::of_session(caller, session.id, (SYSTEM_LANE, "start_services"), parameters, run);
     let (effect, entries) = StartServices::new(supervisor, commands, mode);
     let result = runtime.gate.call_with(call, Box::new(effect)).await;
     let Some(entries) = entries.lock().take() else { return Err(result.text().to_owned()) };
@@ -98,7 +98,7 @@ impl Outside for SaveFiles {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        Some(SAVING)
+        Some(SAVE_TIMEOUT)
     }
 
     fn execute<'a>(

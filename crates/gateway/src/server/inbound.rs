@@ -10,9 +10,9 @@ use shares::Held;
 
 /// The number of bytes each connection may buffer without a reservation: more than any message except prompts with
 /// images.
-const FREE: u64 = 16 * 1024;
+const FREE_BYTES: u64 = 16 * 1024;
 /// The step in which memory is reserved, to avoid taking a lock for every read.
-const STEP: u64 = 64 * 1024;
+const STEP_BYTES: u64 = 64 * 1024;
 /// The size of the header and mask of a client's control frame.
 const CONTROL_HEAD: u64 = 6;
 
@@ -38,9 +38,9 @@ impl Inbound {
     pub(super) fn arrived(&self, bytes: usize) -> bool {
         let Some(mut counted) = self.lock() else { return true };
         counted.bytes += bytes as u64;
-        let held = FREE + counted.memory.amount();
+        let held = FREE_BYTES + counted.memory.amount();
         if counted.bytes > held {
-            let missing = (counted.bytes - held).next_multiple_of(STEP);
+            let missing = (counted.bytes - held).next_multiple_of(STEP_BYTES);
             counted.over |= counted.memory.grow(missing).is_err();
         }
         !counted.over
@@ -88,7 +88,7 @@ mod tests {
         assert!(inbound.arrived(16 * 1024));
         assert_eq!(pool.used(), 0);
         assert!(inbound.arrived(1));
-        assert_eq!(pool.used(), STEP);
+        assert_eq!(pool.used(), STEP_BYTES);
         inbound.control(3);
         assert!(inbound.arrived(8) && inbound.arrived(300_000));
         assert!(pool.used() >= 300_000);

@@ -31,7 +31,7 @@ pub(super) async fn find_or_create(
                 created_by: user,
                 at: now,
             };
-            let store = recorded(services, org, requester);
+            let store = recording_store(services, org, requester);
             store.find_or_create_managed(wanted).await?.ok_or(SessionError::NoRepositories)?
         }
         ConfigurationSource::Cli { local_path_hash, display_name } => {
@@ -46,14 +46,14 @@ pub(super) async fn find_or_create(
                 sandbox_provider: services.runtime.sandboxes.engine().to_owned(),
                 at: now,
             };
-            recorded(services, org, requester).find_or_create_cli(wanted).await?
+            recording_store(services, org, requester).find_or_create_cli(wanted).await?
         }
     };
     Ok(Some(found))
 }
 
 /// The store through which a configuration is created, so that the ledger records it under the requester's name.
-fn recorded(services: &SessionServices, org: OrgId, requester: &Requester) -> Store {
+fn recording_store(services: &SessionServices, org: OrgId, requester: &Requester) -> Store {
     let change = AdminChange::new(Subject::Configuration, "create", "for a session");
     services.store.recorded(services.gate.admin_event(org, &requester.actor(), &change))
 }

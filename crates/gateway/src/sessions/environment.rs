@@ -39,7 +39,7 @@ pub(crate) async fn submit_environment(
     values: &SubmittedValues,
 ) -> Result<Submission, SessionError> {
     let SubmittedValues { variables, shared } = values;
-    store(services, (session, requester), Scope::Session(session.id), variables).await?;
+    store_variables(services, (session, requester), Scope::Session(session.id), variables).await?;
     let existing = share(services, (session, requester), variables, shared).await?;
     let written = match running_sandbox(services, session.id).await {
         Ok(inside) => write(services, session, &inside).await.map(Some),
@@ -109,12 +109,12 @@ async fn share(
     let (existing, new): (Vec<_>, Vec<_>) = shared.iter().cloned().partition(|key| exists(key));
     let new: Vec<_> = variables.iter().filter(|(key, _)| new.contains(key)).cloned().collect();
     if !new.is_empty() {
-        store(services, (session, requester), Scope::Org, &new).await?;
+        store_variables(services, (session, requester), Scope::Org, &new).await?;
     }
     Ok(existing)
 }
 
-async fn store(
+async fn store_variables(
     services: &SessionServices,
     (session, requester): (&SessionRecord, &Requester),
     scope: Scope,

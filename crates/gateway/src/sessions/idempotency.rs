@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 use super::{RequestContext, SessionError, SessionServices};
 
 /// The status under which an answer is stored: only successes are.
-const SUCCESS: u16 = 200;
+const STORED_STATUS: u16 = 200;
 
 /// Executes `work` once for each key of a requester and `operation`; without a key, every time. The same key with other
 /// `payload` is refused. With a key, the work continues if the caller gives up, so that a retry gets the answer and does
@@ -59,7 +59,7 @@ async fn settle<T: Serialize>(
     match work.await {
         Ok(done) => {
             let body = serde_json::to_value(&done).map_err(|error| internal(&error))?;
-            services.store.finish_idempotent(reservation, SUCCESS, body, services.clock.now()).await?;
+            services.store.finish_idempotent(reservation, STORED_STATUS, body, services.clock.now()).await?;
             Ok(done)
         }
         Err(error) => {

@@ -13,7 +13,7 @@ use super::{SessionError, SessionServices};
 use crate::runtime::auto_start::{self, StartServices};
 use crate::runtime::{Command, CommandEnd, FileWrite, RunCommand, RunningCommand, WriteFile};
 
-const LANE: &str = "session.change";
+const CHANGE_LANE: &str = "session.change";
 
 /// Saves the files of a running session. Returns the id of the snapshot, and what starts from it.
 pub async fn save_snapshot(
@@ -68,7 +68,7 @@ pub(crate) async fn run_command(
     match reader.started(call).await {
         Ok(running) => Ok(running),
         Err((Some(CommandEnd::Failed(error)), _)) => Err(SessionError::Supervisor(error)),
-        Err((_, Some(result))) => Err(refused(&result)),
+        Err((_, Some(result))) => Err(session_error(&result)),
         Err((_, None)) => Err(SessionError::Internal("the call of a command panicked".to_owned())),
     }
 }
@@ -87,7 +87,7 @@ pub(crate) async fn write_file(
     let (effect, answer) = WriteFile::new(supervisor, write);
     let result = services.gate.call_with(call, Box::new(effect)).await;
     let answer = answer.lock().take();
-    answer.ok_or_else(|| refused(&result))?.map_err(SessionError::Supervisor)
+    answer.ok_or_else(|| session_error(&result))?.map_err(SessionError::Supervisor)
 }
 
 async fn supervisor(services: &SessionServices, session: SessionId) -> Result<Sandboxd, SessionError> {
@@ -105,19 +105,19 @@ async fn call(
 ) -> Result<CallRequest, SessionError> {
     let caller = services.gate.member_caller(org, session, user).await?;
     let run = RunRequest::new_call(services.rng.uuid(services.clock.now()), None);
-    Ok(CallRequest::of_session(caller, session, (LANE, tool), parameters, run))
+    Ok(CallRequest::of_session(caller, session, (CHANGE_LANE, tool), parameters, run))
 }
 
 /// The data of a successful call.
 fn done(result: &CallResult) -> Result<proto::JsonObject, SessionError> {
     if result.outcome != CallOutcome::Success {
-        return Err(refused(result));
+        return Err(session_error(result));
     }
     Ok(result.output.as_ref().and_then(|output| output.data.clone()).unwrap_or_default())
 }
 
 /// Why a call did not succeed.
-fn refused(result: &CallResult) -> SessionError {
+fn session_error(result: &CallResult) -> SessionError {
     let reason = result.text().to_owned();
     match result.outcome {
         CallOutcome::OverShare { .. } => SessionError::TooManyCalls(reason),

@@ -12,7 +12,7 @@ use super::prompt::send;
 use super::{PromptDraft, Requester, SessionError, SessionServices, save_snapshot};
 
 /// The sender of the prompt, which no person wrote.
-const SENDER: &str = "managed-configuration-setup";
+const SETUP_SENDER: &str = "managed-configuration-setup";
 
 /// Starts a setup session in addition to the session that the caller created, which does not depend on it. Does nothing
 /// if the configuration already has one. A failure is logged, and the next session of the configuration tries again.
@@ -87,7 +87,7 @@ async fn try_start(
     let prompt = PromptDraft {
         content: instructions(&names),
         images: Vec::new(),
-        sender: SENDER.to_owned(),
+        sender: SETUP_SENDER.to_owned(),
         source: MessageSource::Api,
     };
     send(services, id, prompt.into()).await.map(|_| Some(id))

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::problems::{first, place};
 
 /// The maximum number of violations listed: more than a well-meant call can have.
-const LISTED: usize = 40;
+const MAX_LISTED_VIOLATIONS: usize = 40;
 /// The maximum size of a compiled pattern in an action's schema.
 const MAX_PATTERN: usize = 1 << 20;
 
@@ -24,7 +24,7 @@ struct Format {
 }
 
 /// PostgreSQL cannot store NUL, and names are shown in terminals, so control characters are refused.
-const FORMATS: [Format; 4] = [
+const STRING_FORMATS: [Format; 4] = [
     Format {
         name: "line",
         meaning: "one line without control characters",
@@ -60,26 +60,26 @@ fn is_inside(path: &str) -> bool {
 pub(super) fn validator(schema: &Value) -> Result<Validator, String> {
     let options = jsonschema::options().should_validate_formats(true);
     let options =
-        FORMATS.iter().fold(options, |options, format| options.with_format(format.name, format.fits));
+        STRING_FORMATS.iter().fold(options, |options, format| options.with_format(format.name, format.fits));
     options.build(schema).map_err(|error| error.to_string())
 }
 
 /// The schema for models. Our own formats are left out: not every provider accepts unknown ones.
-pub(super) fn for_models(schema: &Value) -> Value {
+pub(super) fn schema_for_models(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
-            let ours = |value: &Value| FORMATS.iter().any(|format| value == format.name);
+            let ours = |value: &Value| STRING_FORMATS.iter().any(|format| value == format.name);
             let kept = fields.iter().filter(|(name, value)| *name != "format" || !ours(value));
-            Value::Object(kept.map(|(name, value)| (name.clone(), for_models(value))).collect())
+            Value::Object(kept.map(|(name, value)| (name.clone(), schema_for_models(value))).collect())
         }
-        Value::Array(items) => items.iter().map(for_models).collect(),
+        Value::Array(items) => items.iter().map(schema_for_models).collect(),
         other => other.clone(),
     }
 }
 
 /// Checks the arguments of a call.
 pub(super) fn check(validator: &Validator, arguments: &Value) -> Result<(), String> {
-    match first(LISTED, validator.iter_errors(arguments), |error| describe(&error)) {
+    match first(MAX_LISTED_VIOLATIONS, validator.iter_errors(arguments), |error| describe(&error)) {
         None => Ok(()),
         Some(problems) => Err(format!("Invalid arguments: {problems}")),
     }
@@ -94,7 +94,7 @@ pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), Str
     let errors = validator.iter_errors(parameters);
     // A set, because many fields that the schema does not name have the same description.
     let problems: BTreeSet<_> = errors.map(|error| describe_action(&error, &names)).collect();
-    match first(LISTED, problems, |problem| problem) {
+    match first(MAX_LISTED_VIOLATIONS, problems, |problem| problem) {
         None => Ok(()),
         Some(problems) => Err(format!("Invalid params: {problems}")),
     }
@@ -145,14 +145,15 @@ fn describe(error: &ValidationError<'_>) -> String {
     match error.kind() {
         ValidationErrorKind::Required { property } => {
             let property = property.as_str().unwrap_or_default();
-            if field == ROOT {
+            if field == ROOT_PATH {
                 format!("{property} is required")
             } else {
                 format!("{field}.{property} is required")
             }
         }
         ValidationErrorKind::AdditionalProperties { unexpected } => {
-            let names = first(LISTED, unexpected, |name| place(name).to_owned()).unwrap_or_default();
+            let names =
+                first(MAX_LISTED_VIOLATIONS, unexpected, |name| place(name).to_owned()).unwrap_or_default();
             format!("{field} has unknown fields: {names}")
         }
         ValidationErrorKind::Type { kind: TypeKind::Single(kind) } => {
@@ -166,19 +167,19 @@ fn describe(error: &ValidationError<'_>) -> String {
         ValidationErrorKind::Maximum { limit } => format!("{field} must be at most {limit}"),
         ValidationErrorKind::Enum { options } => format!("{field} must be one of {options}"),
         ValidationErrorKind::Format { format } => {
-            let known = FORMATS.iter().find(|known| known.name == format);
+            let known = STRING_FORMATS.iter().find(|known| known.name == format);
             format!("{field} must be {}", known.map_or(format.as_str(), |known| known.meaning))
         }
         _ => format!("{field} does not fit the schema"),
     }
 }
 
-const ROOT: &str = "the arguments";
+const ROOT_PATH: &str = "the arguments";
 
 /// The field at a JSON pointer: `/commands/0/name` is `commands[0].name`.
 fn field(pointer: &str) -> String {
     if pointer.is_empty() {
-        return ROOT.to_owned();
+        return ROOT_PATH.to_owned();
     }
     let mut field = String::new();
     for part in place(pointer).trim_start_matches('/').split('/') {
@@ -289,7 +290,7 @@ mod tests {
     fn models_get_the_schema_without_our_formats() {
         let schema = json!({"items": [{"format": "line"}], "format": {"type": "string", "format": "date"}});
         assert_eq!(
-            for_models(&schema),
+            schema_for_models(&schema),
             json!({"items": [{}], "format": {"type": "string", "format": "date"}})
         );
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use store::{AutomationRun, Effect, JsonText, RunCompletion, Store};
 
 use super::live_sandboxes::LiveSandboxes;
-use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, store_failure};
+use super::platform::{Implementation, PlatformTool, ToolHost, session_with, store_failure};
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "automation_complete",
@@ -28,7 +28,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         the last thing you do; the run does not end without it."
     },
     schema,
-    place: ToolPlace::Gateway {
+    place: ToolHost::Gateway {
         timeout: Duration::from_secs(30),
         implement: |platform| {
             let (store, clock) = (platform.store.clone(), platform.clock.clone());

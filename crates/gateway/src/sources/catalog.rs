@@ -18,7 +18,7 @@ use super::Registry;
 /// The id of the source of the tools in `tools.yaml`.
 pub(crate) const HTTP_TOOLS: &str = "tools";
 /// Within this time every source must have described itself. It is longer than the timeout of listing a connector's tools.
-const PATIENCE: Duration = Duration::from_secs(20);
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The result of [`Source::describe`](super::Source::describe): one entry for each source of actions. One kind of
 /// source may have many, such as connectors, and each of them may fail alone.
@@ -66,17 +66,17 @@ pub(crate) fn mode_key(source: &str, action: &str) -> Result<ModeKey, ModeKeyErr
 /// that no change goes unnoticed.
 pub(crate) fn definition_hash(raw: &Value) -> Hash {
     // A schema may contain fractions, which have no canonical form in the ledger.
-    ledger::payload_hash(raw).unwrap_or_else(|_| ledger::sha256(sorted(raw).to_string().as_bytes()))
+    ledger::payload_hash(raw).unwrap_or_else(|_| ledger::sha256(sort_keys(raw).to_string().as_bytes()))
 }
 
 /// The value with the keys of all objects in order.
-fn sorted(value: &Value) -> Value {
+fn sort_keys(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let fields: BTreeMap<_, _> = fields.iter().map(|(key, value)| (key, sorted(value))).collect();
+            let fields: BTreeMap<_, _> = fields.iter().map(|(key, value)| (key, sort_keys(value))).collect();
             json!(fields)
         }
-        Value::Array(items) => items.iter().map(sorted).collect(),
+        Value::Array(items) => items.iter().map(sort_keys).collect(),
         other => other.clone(),
     }
 }
@@ -123,8 +123,10 @@ pub(crate) struct Catalog {
 impl Registry {
     /// Describes all sources, in the order of their registration. A source without actions is left out.
     pub(crate) async fn catalog(&self, policy: &Policy, scope: ToolScope) -> Catalog {
-        let describe =
-            self.sources.iter().map(|source| tokio::time::timeout(PATIENCE, source.describe(policy, scope)));
+        let describe = self
+            .sources
+            .iter()
+            .map(|source| tokio::time::timeout(DESCRIBE_TIMEOUT, source.describe(policy, scope)));
         let mut catalog = Catalog::default();
         for described in join_all(describe).await {
             let late = |_| {

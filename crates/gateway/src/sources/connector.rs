@@ -20,15 +20,15 @@ use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_
 use crate::connectors::Connectors;
 
 /// How the names of connectors as sources begin.
-const PREFIX: &str = "connector:";
+const SOURCE_PREFIX: &str = "connector:";
 /// How long a catalog waits for the list of a connector. A later catalog has it.
 const LISTED_WITHIN: Duration = Duration::from_secs(3);
 /// The timeout of a call as the gate enforces it: a little longer than that of the client, which tells more.
-const TIMEOUT: Duration = Duration::from_secs(32);
+const CALL_TIMEOUT: Duration = Duration::from_secs(32);
 
 /// The id of a connector as a source of actions.
 pub(crate) fn source_id(id: ConnectorId) -> String {
-    format!("{PREFIX}{id}")
+    format!("{SOURCE_PREFIX}{id}")
 }
 
 /// The risk of a tool: what an admin set, else the connector's default, raised by the tool's own hints.
@@ -87,7 +87,7 @@ impl ConnectorSource {
     async fn describe_one(&self, connector: Connector) -> Result<CatalogSource, SourceError> {
         let id = source_id(connector.id);
         let unusable = |problem: String| SourceError { source_id: id.clone(), problem };
-        let listing = self.connectors.tools_within(&connector, LISTED_WITHIN).await;
+        let listing = self.connectors.list_tools_within(&connector, LISTED_WITHIN).await;
         let listing = listing.map_err(|error| unusable(error.to_string()))?;
         let decided = self.decided(&connector).await.map_err(|error| unusable(storage(&error)))?;
         let action = |tool: &mcp::Definition| CatalogAction {
@@ -118,7 +118,7 @@ impl ConnectorSource {
         name: &str,
         listed: Listed,
     ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
-        let parsed = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once(':'));
+        let parsed = name.strip_prefix(SOURCE_PREFIX).and_then(|rest| rest.split_once(':'));
         let Some((Ok(id), action)) = parsed.map(|(id, action)| (id.parse::<ConnectorId>(), action)) else {
             return Ok(None);
         };
@@ -152,7 +152,7 @@ fn storage(error: &StoreError) -> String {
 
 impl Source for ConnectorSource {
     fn claims(&self, _: &Policy, name: &str) -> bool {
-        name.starts_with(PREFIX)
+        name.starts_with(SOURCE_PREFIX)
     }
 
     fn find<'a>(&'a self, _: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
@@ -168,7 +168,7 @@ impl Source for ConnectorSource {
             let all = match self.store.connectors(scope.org).await {
                 Ok(all) => all,
                 Err(error) => {
-                    let source_id = PREFIX.trim_end_matches(':').to_owned();
+                    let source_id = SOURCE_PREFIX.trim_end_matches(':').to_owned();
                     return vec![Err(SourceError { source_id, problem: storage(&error) })];
                 }
             };
@@ -195,7 +195,7 @@ impl Tool for BoundTool {
     }
 
     fn timeout(&self) -> Duration {
-        TIMEOUT
+        CALL_TIMEOUT
     }
 
     fn mode_key(&self) -> Option<ModeKey> {

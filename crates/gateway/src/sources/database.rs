@@ -7,7 +7,8 @@ use databases::{FREE_FORM, Problem, Query, Rows, arguments, free_form_schema, sc
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{
-    CallRequest, Failure, Output, Outside, Permit, Review, SHOWN, SourceError, Tool, ToolScope, Work,
+    CallRequest, Failure, MAX_SHOWN_BYTES, Output, Outside, Permit, Review, SourceError, Tool, ToolScope,
+    Work,
 };
 use ledger::Redactor;
 use policy::{ModeKey, Policy, Risk};
@@ -23,13 +24,13 @@ use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_
 use crate::databases::{Databases, Definition, QueryError, free_form};
 
 /// How the names of databases as sources begin.
-const PREFIX: &str = "db:";
+const SOURCE_PREFIX: &str = "db:";
 /// The timeout of a call as the gate enforces it, beyond that of the query: resolving a name, connecting and cancelling take time too.
-const CONNECTING: Duration = Duration::from_secs(22);
+const CALL_MARGIN: Duration = Duration::from_secs(22);
 
 /// The id of a database as a source of actions.
 pub(crate) fn source_id(id: DatabaseId) -> String {
-    format!("{PREFIX}{id}")
+    format!("{SOURCE_PREFIX}{id}")
 }
 
 /// The source of all databases.
@@ -102,14 +103,14 @@ fn free_form_description(target: &DatabaseTarget) -> String {
 /// What a caller needs to know about large results.
 fn size_note() -> String {
     format!(
-        "A result has at most {SHOWN} bytes of JSON: rows beyond that are left out, and `truncated` says so. Select only \
+        "A result has at most {MAX_SHOWN_BYTES} bytes of JSON: rows beyond that are left out, and `truncated` says so. Select only \
          the columns and rows that you need."
     )
 }
 
 impl DatabaseTools {
     async fn find_tool(&self, scope: ToolScope, name: &str) -> Result<Option<Arc<dyn Tool>>, SourceError> {
-        let parsed = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once(':'));
+        let parsed = name.strip_prefix(SOURCE_PREFIX).and_then(|rest| rest.split_once(':'));
         let Some((Ok(id), wanted)) = parsed.map(|(id, action)| (id.parse::<DatabaseId>(), action)) else {
             return Ok(None);
         };
@@ -151,7 +152,7 @@ fn storage(error: &StoreError) -> String {
 
 impl Source for DatabaseTools {
     fn claims(&self, _: &Policy, name: &str) -> bool {
-        name.starts_with(PREFIX)
+        name.starts_with(SOURCE_PREFIX)
     }
 
     fn find<'a>(&'a self, _: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
@@ -164,7 +165,7 @@ impl Source for DatabaseTools {
             match self.store.databases(scope.org).await {
                 Ok(all) => all.into_iter().filter(|database| database.enabled).map(describe).collect(),
                 Err(error) => {
-                    let source_id = PREFIX.trim_end_matches(':').to_owned();
+                    let source_id = SOURCE_PREFIX.trim_end_matches(':').to_owned();
                     vec![Err(SourceError { source_id, problem: storage(&error) })]
                 }
             }
@@ -188,7 +189,7 @@ impl Tool for BoundQuery {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_millis(self.definition.limits.timeout_ms.into()) + CONNECTING
+        Duration::from_millis(self.definition.limits.timeout_ms.into()) + CALL_MARGIN
     }
 
     fn mode_key(&self) -> Option<ModeKey> {
@@ -240,7 +241,7 @@ fn output(rows: Rows, redactor: &Redactor) -> Result<Output, Failure> {
     // Redaction may lengthen the rows, and cannot find what was cut before.
     let response = shorten(redactor.value(&rows.into_json())).ok_or_else(|| {
         Failure::Refused(format!(
-            "not even one row of the result fits into {SHOWN} bytes of JSON: select fewer columns, or parts of long values"
+            "not even one row of the result fits into {MAX_SHOWN_BYTES} bytes of JSON: select fewer columns, or parts of long values"
         ))
     })?;
     let mut data = JsonObject::new();
@@ -251,7 +252,7 @@ fn output(rows: Rows, redactor: &Redactor) -> Result<Output, Failure> {
 /// Leaves out rows at the end until the rest can be shown, because a longer result is shown without any rows. `None` if not
 /// even the first row fits.
 fn shorten(mut response: Value) -> Option<Value> {
-    if json_length(&response) <= SHOWN {
+    if json_length(&response) <= MAX_SHOWN_BYTES {
         return Some(response);
     }
     let mut rows: Vec<Value> = response["rows"].as_array_mut().map(std::mem::take)?;
@@ -263,7 +264,7 @@ fn shorten(mut response: Value) -> Option<Value> {
     let mut length = json_length(&response);
     let fits = |row: &&Value| {
         length += json_length(row) + ",".len();
-        length <= SHOWN
+        length <= MAX_SHOWN_BYTES
     };
     let kept = rows.iter().take_while(fits).count();
     rows.truncate(kept);
@@ -315,13 +316,14 @@ mod tests {
         assert!(small.get("totalRowCount").is_none(), "{small}");
         let large = shown(rows(1000, "0123456789", false), &none);
         let kept = large["rows"].as_array().unwrap();
-        assert!(kept.len() > 200 && json_length(&large) <= SHOWN, "{} rows", kept.len());
-        assert!(json_length(&large) + 50 > SHOWN, "another row would not fit");
+        assert!(kept.len() > 200 && json_length(&large) <= MAX_SHOWN_BYTES, "{} rows", kept.len());
+        assert!(json_length(&large) + 50 > MAX_SHOWN_BYTES, "another row would not fit");
         assert_eq!(large["rowCount"], json!(kept.len()));
         assert_eq!((&large["totalRowCount"], &large["truncated"]), (&json!(1000), &json!(true)));
         let more = shown(rows(1000, "0123456789", true), &none);
         assert!(more.get("totalRowCount").is_none(), "the database has more: {more}");
-        let Err(Failure::Refused(problem)) = output(rows(3, &"x".repeat(SHOWN), false), &none) else {
+        let Err(Failure::Refused(problem)) = output(rows(3, &"x".repeat(MAX_SHOWN_BYTES), false), &none)
+        else {
             panic!("a row that cannot be shown is returned")
         };
         assert!(problem.contains("select fewer columns"), "{problem}");

@@ -6,7 +6,7 @@ use proto::AgentMode;
 use sandboxd::protocol::{Place, Root};
 
 use super::modes;
-use super::platform::{PLATFORM_TOOLS, PlatformTool, ToolPlace};
+use super::platform::{PLATFORM_TOOLS, PlatformTool, ToolHost};
 use crate::runtime::AgentFile;
 
 /// Renders the page.
@@ -77,8 +77,8 @@ fn tools_table(page: &mut String) {
     for tool in PLATFORM_TOOLS {
         let cells = cells(|mode| modes::refusal(mode, tool).is_none());
         let place = match tool.place {
-            ToolPlace::Gateway { .. } => "gateway",
-            ToolPlace::Sandbox { .. } => "sandbox",
+            ToolHost::Gateway { .. } => "gateway",
+            ToolHost::Sandbox { .. } => "sandbox",
         };
         let _ = writeln!(page, "| `{}` | {place} |{cells}", tool.name);
     }

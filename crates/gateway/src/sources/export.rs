@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use gate::{CallRequest, EXPORT, Failure, Output, Outside, Permit, Tool, ToolScope, Work, reference};
+use gate::{CallRequest, EXPORT_TOOL, Failure, Output, Outside, Permit, Tool, ToolScope, Work, reference};
 use policy::{Policy, Risk};
 use proto::JsonObject;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use super::{Found, Source};
 
 /// The maximum number of artifacts in a bundle. A larger export is refused instead of being cut, so that nobody
 /// mistakes a part for the complete list.
-const MOST: usize = 10_000;
+const MAX_ARTIFACTS: usize = 10_000;
 
 /// The source of the `export.bundle` tool.
 #[derive(Clone)]
@@ -33,11 +33,11 @@ impl ExportSource {
 
 impl Source for ExportSource {
     fn claims(&self, _: &Policy, name: &str) -> bool {
-        name == EXPORT
+        name == EXPORT_TOOL
     }
 
     fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
-        let tool = (name == EXPORT).then(|| Arc::new(self.clone()) as Arc<dyn Tool>);
+        let tool = (name == EXPORT_TOOL).then(|| Arc::new(self.clone()) as Arc<dyn Tool>);
         async { Ok(tool) }.boxed()
     }
 }
@@ -80,12 +80,13 @@ impl Outside for ExportSource {
         async move {
             let case =
                 call.case.as_deref().ok_or_else(|| Failure::Invalid("case_id is needed".to_owned()))?;
-            let limit = i64::try_from(MOST + 1).unwrap_or(i64::MAX);
+            let limit = i64::try_from(MAX_ARTIFACTS + 1).unwrap_or(i64::MAX);
             let found = self.store.artifacts(permit.org(), case, limit).await;
             let found = found.map_err(|error| store_failure(&error))?;
-            if found.len() > MOST {
-                let many =
-                    format!("the case has more than {MOST} artifacts, which is all that a bundle names");
+            if found.len() > MAX_ARTIFACTS {
+                let many = format!(
+                    "the case has more than {MAX_ARTIFACTS} artifacts, which is all that a bundle names"
+                );
                 return Err(Failure::Refused(many));
             }
             let odd = || Failure::Refused("an artifact of the case cannot be referred to".to_owned());

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::platform::{session_of, store_failure};
 use super::{Found, Source};
 use crate::git::{
-    CREATE_PULL_REQUEST, FETCH, GitService, Operation, PullError, PullRequestOutcome, object,
+    CREATE_PULL_REQUEST, FETCH_TOOL, GitService, Operation, PullError, PullRequestOutcome, object,
     open_pull_request, parameter_problem,
 };
 
@@ -34,7 +34,7 @@ impl Source for GitSource {
     fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let tool: Option<Arc<dyn Tool>> = if name == CREATE_PULL_REQUEST {
             Some(Arc::new(PullRequestTool(self.0.clone())))
-        } else if name == FETCH {
+        } else if name == FETCH_TOOL {
             Some(Arc::new(FetchTool))
         } else {
             operation(name).map(|operation| Arc::new(PushTool(operation)) as Arc<dyn Tool>)
@@ -52,7 +52,7 @@ pub(super) fn known(name: &str) -> Option<ToolFacts> {
     if name == CREATE_PULL_REQUEST {
         return Some(ToolFacts { risk: Risk::Write, writes: None, mode_key: None });
     }
-    if name == FETCH {
+    if name == FETCH_TOOL {
         return Some(ToolFacts { risk: Risk::Read, writes: None, mode_key: None });
     }
     let tool = PushTool(operation(name)?);

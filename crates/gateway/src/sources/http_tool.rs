@@ -6,10 +6,11 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{
-    CallRequest, Definition, Failure, LARGEST, Output, Outside, Permit, Review, Tool, ToolScope, Work,
+    CallRequest, Definition, Failure, MAX_CONTENT_BYTES, Output, Outside, Permit, Review, Tool, ToolScope,
+    Work,
 };
 use ledger::Redactor;
-use policy::{Auth, HttpTool, Method, ModeKey, Policy, Risk, Write};
+use policy::{Auth, HttpTool, Method, ModeKey, Policy, Risk, TableWrite};
 use proto::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -166,11 +167,11 @@ impl BoundTool {
             return Err(Failure::Refused(message.to_owned()));
         }
         if !status.is_success() {
-            return Err(self.answered(status.as_u16()));
+            return Err(self.status_failure(status.as_u16()));
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(&error))? {
-            if body.len() + chunk.len() > LARGEST {
+            if body.len() + chunk.len() > MAX_CONTENT_BYTES {
                 return Err(Failure::Refused("the tool's answer is larger than 1 MiB".to_owned()));
             }
             body.extend_from_slice(&chunk);
@@ -179,7 +180,7 @@ impl BoundTool {
     }
 
     /// The failure for an error status. A proxy before the tool that answers 502 or 504 may have passed the request on.
-    fn answered(&self, status: u16) -> Failure {
+    fn status_failure(&self, status: u16) -> Failure {
         let message = format!("the tool answered {status}");
         match status {
             429 | 503 => Failure::Down(message),
@@ -213,7 +214,7 @@ fn output(text: &str, redactor: &Redactor) -> Output {
         return Output { text: redactor.text(text), data: None };
     };
     let mut data = JsonObject::new();
-    data.insert("response".to_owned(), redactor.redact_and_truncate(&value, LARGEST));
+    data.insert("response".to_owned(), redactor.redact_and_truncate(&value, MAX_CONTENT_BYTES));
     Output { text: String::new(), data: Some(data) }
 }
 
@@ -233,7 +234,7 @@ impl Tool for BoundTool {
         Duration::from_millis(self.tool.timeout_ms)
     }
 
-    fn writes(&self) -> Option<&Write> {
+    fn writes(&self) -> Option<&TableWrite> {
         self.tool.writes.as_ref()
     }
 

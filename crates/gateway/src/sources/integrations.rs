@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{
-    CallRequest, Definition, Failure, LARGEST, Output, Outside, Permit, Review, SourceError, Tool, ToolScope,
-    Work,
+    CallRequest, Definition, Failure, MAX_CONTENT_BYTES, Output, Outside, Permit, Review, SourceError, Tool,
+    ToolScope, Work,
 };
 use ledger::{Redactor, credential_parts};
 use policy::{Method, ModeKey, Policy, Risk, ToolFacts};
@@ -134,7 +134,7 @@ impl VendorAction {
     async fn send(&self, permit: &Permit, call: &CallRequest) -> Result<Output, Failure> {
         let request = self.action.request(&self.base_url()?, &call.target.parameters);
         let request = request.map_err(|error| Failure::Invalid(error.to_string()))?;
-        let token = self.token(permit).await?;
+        let token = self.open_token(permit).await?;
         let too_large = |_| Failure::Down("the integration's token is too large".to_owned());
         let authorization = self.provider.authorization(&token);
         let own = Redactor::new(credential_parts(&authorization)).map_err(too_large)?;
@@ -174,7 +174,7 @@ impl VendorAction {
         configured.map_or_else(public, Ok).map_err(|_| Failure::Down("the vendor's URL is wrong".to_owned()))
     }
 
-    async fn token(&self, permit: &Permit) -> Result<String, Failure> {
+    async fn open_token(&self, permit: &Permit) -> Result<String, Failure> {
         let key = &self.secret;
         let unopened = || Failure::Down("the integration's token cannot be opened".to_owned());
         let vault = self.needs.http.vault.as_ref().ok_or_else(unopened)?;
@@ -278,7 +278,7 @@ enum AttemptError {
 async fn read(mut response: reqwest::Response) -> Result<Vec<u8>, AttemptError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|_| AttemptError::Broken)? {
-        if body.len() + chunk.len() > LARGEST {
+        if body.len() + chunk.len() > MAX_CONTENT_BYTES {
             return Err(AttemptError::Refused("the answer is larger than 1 MiB".to_owned()));
         }
         body.extend_from_slice(&chunk);
@@ -288,7 +288,7 @@ async fn read(mut response: reqwest::Response) -> Result<Vec<u8>, AttemptError> 
 
 fn output(value: &Value, redactor: &Redactor) -> Output {
     let mut data = JsonObject::new();
-    data.insert("response".to_owned(), redactor.redact_and_truncate(value, LARGEST));
+    data.insert("response".to_owned(), redactor.redact_and_truncate(value, MAX_CONTENT_BYTES));
     Output { text: String::new(), data: Some(data) }
 }
 

@@ -66,7 +66,7 @@ static MODES: [ModeContents; 4] = [
 ];
 
 /// Tools that `agentConfig.tools` cannot remove, because a session of their mode could not end without them.
-const INDISPENSABLE: &[&str] = &["automation_complete"];
+const REQUIRED_TOOLS: &[&str] = &["automation_complete"];
 
 fn contents(mode: AgentMode) -> &'static ModeContents {
     // A test looks every mode up.
@@ -78,12 +78,12 @@ pub(crate) fn tools(mode: AgentMode, config: Option<&AgentConfig>) -> Vec<&'stat
     let kept = config.and_then(|config| config.tools.as_ref());
     let is_kept = |tool: &&&PlatformTool| {
         let named = |name: &String| *name == tool.name || tool.aliases.contains(&name.as_str());
-        INDISPENSABLE.contains(&tool.name) || kept.is_none_or(|kept| kept.iter().any(named))
+        REQUIRED_TOOLS.contains(&tool.name) || kept.is_none_or(|kept| kept.iter().any(named))
     };
     contents(mode).tools.iter().filter(is_kept).copied().collect()
 }
 
-/// The reason why agents of this mode have not got this tool, for the agent. `None` if they have it.
+/// The message for an agent that calls a tool that its mode does not have. `None` if they have it.
 pub(crate) fn refusal(mode: AgentMode, tool: &PlatformTool) -> Option<String> {
     let has = |contents: &ModeContents| contents.tools.iter().any(|known| known.name == tool.name);
     if has(contents(mode)) {
@@ -123,7 +123,7 @@ mod tests {
     use gate::agent_role;
     use policy::Policy;
 
-    use super::super::platform::{PLATFORM_TOOLS, ToolPlace};
+    use super::super::platform::{PLATFORM_TOOLS, ToolHost};
     use super::*;
 
     fn names(tools: &[&PlatformTool]) -> Vec<&'static str> {
@@ -181,7 +181,7 @@ mod tests {
         for mode in AgentMode::ALL {
             let (_, lane) = agent_role(*mode);
             let lane = policy.lanes().find(|known| known.id == lane).unwrap();
-            for tool in PLATFORM_TOOLS.iter().filter(|tool| matches!(tool.place, ToolPlace::Gateway { .. })) {
+            for tool in PLATFORM_TOOLS.iter().filter(|tool| matches!(tool.place, ToolHost::Gateway { .. })) {
                 let allowed = lane.tools.iter().any(|pattern| pattern.matches(tool.name));
                 assert_eq!(allowed, refusal(*mode, tool).is_none(), "{mode}: {}", tool.name);
             }

@@ -4,12 +4,12 @@
 use policy::Policy;
 
 use super::services::ServiceAct;
-use crate::git::FETCH;
+use crate::git::FETCH_TOOL;
 
 /// Each lane with the tools that it must allow.
-const NEEDED: [(&str, &[&str]); 4] = [
+const NEEDED_LANES: [(&str, &[&str]); 4] = [
     ("session.change", &["save_snapshot", "start_services", "run_command", "write_file"]),
-    ("platform.system", &["save_snapshot", "start_services", FETCH]),
+    ("platform.system", &["save_snapshot", "start_services", FETCH_TOOL]),
     (
         "services",
         &[
@@ -19,7 +19,7 @@ const NEEDED: [(&str, &[&str]); 4] = [
             ServiceAct::Test.tool(),
         ],
     ),
-    ("git.read", &[FETCH]),
+    ("git.read", &[FETCH_TOOL]),
 ];
 
 /// What a policy does not allow although the gateway needs it, as sentences for the operator.
@@ -32,7 +32,7 @@ pub fn missing_lanes(policy: &Policy) -> Vec<String> {
         let refused: Vec<&str> = tools.iter().filter(refused).copied().collect();
         (!refused.is_empty()).then(|| format!("the lane {id} does not allow {}", refused.join(", ")))
     };
-    NEEDED.iter().filter_map(missing).collect()
+    NEEDED_LANES.iter().filter_map(missing).collect()
 }
 
 #[cfg(test)]

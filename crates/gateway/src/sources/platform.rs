@@ -44,11 +44,11 @@ pub(crate) struct PlatformTool {
     pub(crate) guidance: fn(AgentMode) -> &'static str,
     /// The JSON Schema of the arguments.
     pub(crate) schema: fn() -> Value,
-    pub(crate) place: ToolPlace,
+    pub(crate) place: ToolHost,
 }
 
 /// The place where a tool runs.
-pub(crate) enum ToolPlace {
+pub(crate) enum ToolHost {
     Gateway {
         timeout: Duration,
         implement: fn(&PlatformSource) -> Implementation,
@@ -104,17 +104,23 @@ impl PlatformTool {
     pub(crate) fn find(name: &str) -> Option<&'static Self> {
         let named = |tool: &&&Self| tool.name == name || tool.aliases.contains(&name);
         let found = PLATFORM_TOOLS.iter().find(named)?;
-        matches!(found.place, ToolPlace::Gateway { .. }).then_some(*found)
+        matches!(found.place, ToolHost::Gateway { .. }).then_some(*found)
     }
 
     /// The tool as the type of agent gets it, which makes a file of it.
     pub(super) fn for_agent(&self) -> AgentTool {
         let Self { name, version, description, .. } = *self;
         let execute = match self.place {
-            ToolPlace::Gateway { .. } => None,
-            ToolPlace::Sandbox { execute } => Some(execute),
+            ToolHost::Gateway { .. } => None,
+            ToolHost::Sandbox { execute } => Some(execute),
         };
-        AgentTool { name, version, description, schema: arguments::for_models(&(self.schema)()), execute }
+        AgentTool {
+            name,
+            version,
+            description,
+            schema: arguments::schema_for_models(&(self.schema)()),
+            execute,
+        }
     }
 
     fn check(&self, arguments: &Value) -> Result<(), String> {
@@ -139,8 +145,8 @@ impl Source for PlatformSource {
 
     fn find<'a>(&'a self, _: &'a Policy, _: ToolScope, name: &'a str) -> Found<'a> {
         let bind = |tool: &'static PlatformTool| match tool.place {
-            ToolPlace::Sandbox { .. } => None,
-            ToolPlace::Gateway { timeout, implement } => {
+            ToolHost::Sandbox { .. } => None,
+            ToolHost::Gateway { timeout, implement } => {
                 let bound = BoundTool { tool, timeout, implementation: implement(self) };
                 Some(Arc::new(bound) as Arc<dyn Tool>)
             }
@@ -151,7 +157,7 @@ impl Source for PlatformSource {
     }
 }
 
-/// A tool of the table with its dependencies.
+/// A platform tool together with the services that its implementation needs.
 struct BoundTool {
     tool: &'static PlatformTool,
     timeout: Duration,

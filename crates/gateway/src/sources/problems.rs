@@ -2,7 +2,7 @@
 //! reveal the parameters' content.
 
 /// The maximum length of a path that is repeated.
-const LONGEST: usize = 100;
+const MAX_PATH_CHARS: usize = 100;
 
 /// Describes the first problems and counts the rest. `None` if there are none.
 pub(super) fn first<T>(
@@ -26,7 +26,7 @@ pub(super) fn place(path: &str) -> &str {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '.');
     match path {
         "" => "/",
-        path if path.len() <= LONGEST && path.chars().all(plain) => path,
+        path if path.len() <= MAX_PATH_CHARS && path.chars().all(plain) => path,
         _ => "a parameter",
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use proto::AgentMode;
 
-use super::platform::{PlatformTool, ToolPlace};
+use super::platform::{PlatformTool, ToolHost};
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "request_env_variables",
@@ -25,11 +25,11 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         }
     },
     schema,
-    place: ToolPlace::Sandbox { execute: EXECUTE },
+    place: ToolHost::Sandbox { execute: MODULE_SOURCE },
 };
 
 /// The module checks the arguments, because no gateway does it: the call is not sent anywhere.
-const EXECUTE: &str = r#"({ keys }) => {
+const MODULE_SOURCE: &str = r#"({ keys }) => {
   const names = (required) =>
     keys.filter((entry) => (entry.required !== false) === required).map((entry) => entry.key).join(", ");
   return [
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     /// What the module of a tool in the sandbox checks.
-    const KEYWORDS: [&str; 12] = [
+    const CHECKED_KEYWORDS: [&str; 12] = [
         "additionalProperties",
         "description",
         "enum",
@@ -104,7 +104,7 @@ mod tests {
     fn check(schema: &Value) {
         let fields = schema.as_object().unwrap();
         for (keyword, value) in fields {
-            assert!(KEYWORDS.contains(&keyword.as_str()), "{keyword}");
+            assert!(CHECKED_KEYWORDS.contains(&keyword.as_str()), "{keyword}");
             match keyword.as_str() {
                 "properties" => value.as_object().unwrap().values().for_each(check),
                 "items" => check(value),
@@ -118,6 +118,6 @@ mod tests {
 
     #[test]
     fn the_module_checks_every_keyword_of_the_schema() {
-        check(&super::super::arguments::for_models(&schema()));
+        check(&super::super::arguments::schema_for_models(&schema()));
     }
 }

@@ -10,12 +10,12 @@ use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, Work};
 use policy::Risk;
 use serde_json::Value;
 
-const NAMES: [&str; 3] = ["start_services", "run_command", "write_file"];
+const TOOL_NAMES: [&str; 3] = ["start_services", "run_command", "write_file"];
 /// Longer than the test runs of all commands together. Effects may have a timeout of their own.
-const TIMEOUT: Duration = Duration::from_mins(3);
+const CALL_TIMEOUT: Duration = Duration::from_mins(3);
 
 pub(super) fn is_sandbox_tool(name: &str) -> bool {
-    NAMES.contains(&name)
+    TOOL_NAMES.contains(&name)
 }
 
 pub(super) struct SandboxTool;
@@ -26,7 +26,7 @@ impl Tool for SandboxTool {
     }
 
     fn timeout(&self) -> Duration {
-        TIMEOUT
+        CALL_TIMEOUT
     }
 
     fn check(&self, _: &Value) -> Result<(), String> {

@@ -13,7 +13,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use store::{Effect, JsonText, Store};
 
-use super::platform::{Implementation, PlatformTool, ToolPlace};
+use super::platform::{Implementation, PlatformTool, ToolHost};
 use super::save_service_commands::configuration_effect;
 use crate::runtime::env_files;
 
@@ -30,7 +30,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         them; the values come from the user."
     },
     schema,
-    place: ToolPlace::Gateway {
+    place: ToolHost::Gateway {
         timeout: Duration::from_secs(30),
         implement: |platform| {
             let (store, clock) = (platform.store.clone(), platform.clock.clone());

@@ -29,7 +29,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         later sessions start them by themselves."
     },
     schema,
-    place: ToolPlace::Gateway {
+    place: ToolHost::Gateway {
         timeout: Duration::from_secs(30),
         implement: |platform| {
             let (store, clock) = (platform.store.clone(), platform.clock.clone());

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::live_sandboxes::LiveSandboxes;
-use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, store_failure};
+use super::platform::{Implementation, PlatformTool, ToolHost, session_with, store_failure};
 use crate::runtime::SnapshotError;
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
@@ -33,7 +33,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         }
     },
     schema,
-    place: ToolPlace::Gateway {
+    place: ToolHost::Gateway {
         timeout: Duration::from_secs(110),
         implement: |platform| {
             let (store, sandboxes) = (platform.store.clone(), platform.sandboxes.clone());
@@ -75,8 +75,11 @@ impl Outside for SaveSnapshot {
             if let Some(made) = made.map_err(|error| store_failure(&error))? {
                 return Ok(output(&made.id, made.target));
             }
-            let saved =
-                self.sandboxes.save_snapshot(permit, session.id).await.map_err(|error| failed(&error))?;
+            let saved = self
+                .sandboxes
+                .save_snapshot(permit, session.id)
+                .await
+                .map_err(|error| snapshot_failure(&error))?;
             Ok(output(saved.id.as_str(), saved.target))
         }
         .boxed()
@@ -91,7 +94,7 @@ fn output(id: &str, target: SnapshotTarget) -> Output {
     Output { text: format!("Snapshot saved to {target}: {id}"), data: Some(data) }
 }
 
-fn failed(error: &SnapshotError) -> Failure {
+fn snapshot_failure(error: &SnapshotError) -> Failure {
     match error {
         SnapshotError::Store(error) => store_failure(error),
         other => Failure::Refused(format!("Snapshot failed: {other}")),

@@ -20,7 +20,7 @@ use crate::runtime::{ConnectedSandbox, auto_start, services};
 
 pub(super) const RISK: Risk = Risk::Write;
 /// Ten commands are tested for ten seconds each.
-const TIMEOUT: Duration = Duration::from_secs(150);
+const CALL_TIMEOUT: Duration = Duration::from_secs(150);
 
 pub(crate) struct ServicesSource(pub(crate) Arc<dyn LiveSandboxes>);
 
@@ -73,7 +73,7 @@ impl Tool for ServiceTool {
     }
 
     fn timeout(&self) -> Duration {
-        TIMEOUT
+        CALL_TIMEOUT
     }
 
     /// The routes of sessions have checked the parameters, and no other entry point is accepted.

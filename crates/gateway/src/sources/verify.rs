@@ -19,9 +19,9 @@ use store::{NewEvidence, NewEvidenceFile, Store};
 use tokio::sync::Semaphore;
 
 use super::live_sandboxes::LiveSandboxes;
-use super::platform::{Implementation, PlatformTool, ToolPlace, session_with, store_failure};
+use super::platform::{Implementation, PlatformTool, ToolHost, session_with, store_failure};
 
-const FOLDER: &str = ".proliferate/.verification";
+const EVIDENCE_DIR: &str = ".proliferate/.verification";
 /// What one upload may have. A sandbox is hostile: it may have endless files, folders and bytes.
 const MAX_FILES: usize = 100;
 const MAX_FOLDERS: usize = 50;
@@ -32,7 +32,7 @@ const MAX_SESSION: i64 = 200 * 1024 * 1024;
 /// The longest path of a file in the folder.
 const MAX_PATH: usize = 300;
 /// The uploads that are read at a time, because each holds its files in memory.
-pub(crate) const UPLOADS: usize = 2;
+pub(crate) const MAX_CONCURRENT_UPLOADS: usize = 2;
 
 pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "verify",
@@ -52,7 +52,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         }
     },
     schema,
-    place: ToolPlace::Gateway {
+    place: ToolHost::Gateway {
         timeout: Duration::from_secs(110),
         implement: |platform| {
             Implementation::Outside(Box::new(Verify {
@@ -96,8 +96,8 @@ impl Outside for Verify {
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         async move {
             let session = session_with(&self.store, call, &TOOL).await?;
-            let folder = call.target.parameters["folder"].as_str().unwrap_or(FOLDER);
-            let folder = plain(folder)
+            let folder = call.target.parameters["folder"].as_str().unwrap_or(EVIDENCE_DIR);
+            let folder = plain_path(folder)
                 .ok_or_else(|| Failure::Refused("folder must be a folder inside the workspace".to_owned()))?;
             let stopping = |_| Failure::Down("the gateway is stopping".to_owned());
             let _slot = self.slots.acquire().await.map_err(stopping)?;
@@ -144,11 +144,11 @@ impl Verify {
             at: now,
         };
         self.store.save_evidence(new).await.map_err(|error| store_failure(&error))?;
-        Ok(uploaded(&prefix, count, &found.skipped))
+        Ok(upload_output(&prefix, count, &found.skipped))
     }
 }
 
-fn uploaded(prefix: &str, count: usize, skipped: &[String]) -> Output {
+fn upload_output(prefix: &str, count: usize, skipped: &[String]) -> Output {
     let mut data = JsonObject::new();
     data.insert("uploadedCount".to_owned(), json!(count));
     data.insert("prefix".to_owned(), json!(prefix));
@@ -198,7 +198,7 @@ async fn is_folder(inside: &Sandboxd, folder: &str) -> Result<bool, Failure> {
 }
 
 /// Reads a folder of the workspace without the files at these paths of the workspace. Symbolic links are not followed:
-/// what they lead to was not put there.
+/// their targets are not evidence.
 async fn read_folder(inside: &Sandboxd, folder: &str, secret: &HashSet<String>) -> Result<Found, Failure> {
     if !is_folder(inside, folder).await? {
         return Ok(Found::default());
@@ -296,7 +296,7 @@ fn join(folder: &str, name: &str) -> String {
 }
 
 /// The names of a path. `None` for the workspace itself, which has more than evidence.
-fn plain(path: &str) -> Option<String> {
+fn plain_path(path: &str) -> Option<String> {
     let names: Vec<_> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     (!names.is_empty()).then(|| names.join("/"))
 }
@@ -357,9 +357,9 @@ mod tests {
 
     #[test]
     fn the_workspace_itself_is_not_uploaded() {
-        assert_eq!(plain("./a//b/").as_deref(), Some("a/b"));
+        assert_eq!(plain_path("./a//b/").as_deref(), Some("a/b"));
         for whole in ["", ".", "./", "//"] {
-            assert_eq!(plain(whole), None, "{whole}");
+            assert_eq!(plain_path(whole), None, "{whole}");
         }
     }
 

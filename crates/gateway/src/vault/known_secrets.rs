@@ -20,7 +20,7 @@ use store::SecretsMark;
 use super::Vault;
 
 /// How long an answer of the database counts. Another process may have changed a secret.
-const CHECKED: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of bytes of the values of one owner. A redactor takes some hundred times as much.
 const MAX_BYTES: i64 = 128 * 1024;
 /// The maximum memory of all redactors. Those used longest ago are dropped first.
@@ -92,7 +92,7 @@ impl Vault {
         let mut slot = slot.lock().await;
         // Read before the database is, so that a write in between is noticed by the next call.
         let (now, writes) = (self.clock.elapsed(), self.known.writes.load(Ordering::Acquire));
-        let fresh = |known: &&Known| known.writes == writes && now < known.checked_at + CHECKED;
+        let fresh = |known: &&Known| known.writes == writes && now < known.checked_at + CHECK_INTERVAL;
         if let Some(known) = slot.as_ref().filter(fresh) {
             return Ok(known.redactor.clone());
         }

@@ -11,11 +11,11 @@ use crate::harness::TestGateway;
 use crate::live::{Live, On, Socket};
 use crate::people::{Person, api_key, person, sandbox_token, service_token, some_uuid};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/access.md");
+const ACCESS_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/access.md");
 
 #[test]
 fn the_page_is_generated_from_the_table() {
-    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let page = std::fs::read_to_string(ACCESS_PAGE).unwrap_or_default();
     let same = page == access::document(&route_acts());
     assert!(same, "docs/access.md differs: cargo test -p gateway --test it write_access_page -- --ignored");
 }
@@ -23,7 +23,7 @@ fn the_page_is_generated_from_the_table() {
 #[test]
 #[ignore = "run by hand: it writes docs/access.md"]
 fn write_access_page() {
-    std::fs::write(PAGE, access::document(&route_acts())).unwrap();
+    std::fs::write(ACCESS_PAGE, access::document(&route_acts())).unwrap();
 }
 
 /// One request, and the act whose permission it needs.
@@ -46,10 +46,10 @@ pub(crate) struct Things {
     key: String,
 }
 
-const REFUSED: &[u16] = &[403];
+const REFUSED_STATUSES: &[u16] = &[403];
 
 pub(crate) fn probe(operation: &'static str, act: Act, path: &str, body: Value) -> Probe {
-    Probe { operation, act, path: path.to_owned(), body, refusals: REFUSED }
+    Probe { operation, act, path: path.to_owned(), body, refusals: REFUSED_STATUSES }
 }
 
 fn of_identity(things: &Things) -> Vec<Probe> {
@@ -376,7 +376,7 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
 }
 
 /// The columns of the permission table, and whether the caller counts as the creator.
-const COLUMNS: [(CallerKind, bool); 6] = [
+const CALLER_COLUMNS: [(CallerKind, bool); 6] = [
     (CallerKind::Member, true),
     (CallerKind::Member, false),
     (CallerKind::Admin, false),
@@ -436,7 +436,7 @@ impl World {
 async fn every_cell_of_the_table_holds_over_http() {
     let world = World::new().await;
     let count = world.probes(&world.things().await).len();
-    for column in COLUMNS {
+    for column in CALLER_COLUMNS {
         for number in 0..count {
             let things = world.things().await;
             let probe = world.probes(&things).swap_remove(number);
@@ -555,7 +555,7 @@ async fn commands_over_the_socket_obey_the_same_rows() {
     ];
     let things = world.things().await;
     world.live.running(&things.session).await;
-    for column in COLUMNS.into_iter().filter(|(kind, _)| *kind != CallerKind::Sandbox) {
+    for column in CALLER_COLUMNS.into_iter().filter(|(kind, _)| *kind != CallerKind::Sandbox) {
         let token = world.token(column, &things).await;
         for (act, command) in &commands {
             let mut socket = world.live.try_watch(&things.session, &token, "").await.unwrap();

@@ -274,7 +274,7 @@ async fn a_session_has_ten_requests_waiting_at_most() {
 }
 
 /// What policy judges again, or what only describes the call.
-const UNBOUND: [&str; 9] = [
+const UNBOUND_FIELDS: [&str; 9] = [
     "/agent_name",
     "/break_glass/reason",
     "/break_glass/ticket",
@@ -327,7 +327,7 @@ async fn an_approval_is_bound_to_every_part_of_the_request() {
     let recorded = app.vault.unseal_request(org, id, &sealed).unwrap();
     let recorded: Value = serde_json::from_str(recorded.expose_secret()).unwrap();
     let mut leaves = leaves(&recorded, String::new());
-    leaves.retain(|pointer| !UNBOUND.contains(&pointer.as_str()));
+    leaves.retain(|pointer| !UNBOUND_FIELDS.contains(&pointer.as_str()));
     assert_eq!(leaves.len(), 19, "{leaves:?}");
     for pointer in leaves {
         // As somebody could who has the vault's key. Without it nothing can be changed.

@@ -192,7 +192,7 @@ fn workspace_steps() -> Vec<Step> {
 }
 
 /// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
-const OTHERS: [(&str, &str); 21] = [
+const OTHER_ROUTES: [(&str, &str); 21] = [
     ("POST /v1/invocations/", "a decision about a request is an event of its run"),
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
@@ -283,7 +283,7 @@ async fn no_operation_that_changes_something_is_forgotten() {
         .iter()
         .filter(|operation| operation.method != "GET")
         .map(crate::document::Operation::name)
-        .filter(|name| !OTHERS.iter().any(|(start, _)| name.starts_with(start)))
+        .filter(|name| !OTHER_ROUTES.iter().any(|(start, _)| name.starts_with(start)))
         .filter(|name| !OF_THE_GATE.iter().any(|start| name.starts_with(start)))
         .collect();
     assert_eq!(all, known, "an operation without a step above and without a reason to have none");
@@ -291,7 +291,7 @@ async fn no_operation_that_changes_something_is_forgotten() {
 
 /// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
 /// be called on a store without an event.
-const ADMINISTRATIVE: [&str; 34] = [
+const ADMINISTRATIVE_FUNCTIONS: [&str; 34] = [
     "add_member",
     "change_member",
     "create_configuration",
@@ -329,8 +329,8 @@ const ADMINISTRATIVE: [&str; 34] = [
 ];
 
 /// The functions that return a store with an event, and the maximum distance in characters between them and the call.
-const RECORDING: [&str; 4] = ["administer", "made_by(", "seeding(", "recorded("];
-const NEAR: usize = 600;
+const RECORDING_CALLS: [&str; 4] = ["administer", "made_by(", "seeding(", "recorded("];
+const MAX_DISTANCE_CHARS: usize = 600;
 
 #[test]
 fn nothing_is_administered_through_a_store_without_an_event() {
@@ -342,13 +342,13 @@ fn nothing_is_administered_through_a_store_without_an_event() {
     let mut calls = 0;
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        for name in ADMINISTRATIVE {
+        for name in ADMINISTRATIVE_FUNCTIONS {
             for (place, _) in text.match_indices(&format!(".{name}(")) {
                 calls += 1;
                 // The store must come from one of these functions, a few lines above in the same function.
-                let before: String = text[..place].chars().rev().take(NEAR).collect();
+                let before: String = text[..place].chars().rev().take(MAX_DISTANCE_CHARS).collect();
                 let recorded =
-                    RECORDING.iter().any(|it| before.contains(&it.chars().rev().collect::<String>()));
+                    RECORDING_CALLS.iter().any(|it| before.contains(&it.chars().rev().collect::<String>()));
                 assert!(recorded, "{}: .{name}( is not recorded", file.display());
             }
         }

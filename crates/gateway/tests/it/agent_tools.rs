@@ -9,11 +9,11 @@ use crate::call::Answer;
 use crate::harness::TestGateway;
 use crate::people::{OrgOf3, sandbox_token, service_token, session, some_uuid};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/agent-tools.md");
+const TOOLS_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/agent-tools.md");
 
 #[test]
 fn the_page_is_generated_from_the_tables() {
-    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let page = std::fs::read_to_string(TOOLS_PAGE).unwrap_or_default();
     let same = page == gateway::agent_tools_document();
     assert!(
         same,
@@ -24,7 +24,7 @@ fn the_page_is_generated_from_the_tables() {
 #[test]
 #[ignore = "run by hand: it writes docs/agent-tools.md"]
 fn write_tools_page() {
-    std::fs::write(PAGE, gateway::agent_tools_document()).unwrap();
+    std::fs::write(TOOLS_PAGE, gateway::agent_tools_document()).unwrap();
 }
 
 /// A session without a sandbox; the test calls back in its agent's place.

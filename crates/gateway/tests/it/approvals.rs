@@ -13,10 +13,10 @@ use crate::harness::{Setup, within};
 use crate::people::{OrgOf3, api_key, person, service_token};
 use crate::world::World;
 
-const KEY: &str = "tools:effect.write";
+const MODE_KEY: &str = "tools:effect.write";
 
 async fn set(world: &World, mode: &Value, invocation: Option<&str>) -> (u16, Value) {
-    let mut body = json!({"key": KEY, "mode": mode});
+    let mut body = json!({"key": MODE_KEY, "mode": mode});
     if let Some(id) = invocation {
         body["invocationId"] = json!(id);
     }

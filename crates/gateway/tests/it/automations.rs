@@ -240,12 +240,13 @@ async fn every_refused_webhook_gets_the_same_answer() {
 
 #[tokio::test]
 async fn a_refused_webhook_is_logged_with_its_automation_and_counted() {
-    const COUNTER: &str = "proliferate_webhooks_refused_total{reason=\"stale\"} ";
+    const STALE_WEBHOOKS_METRIC: &str = "proliferate_webhooks_refused_total{reason=\"stale\"} ";
     let world = World::new(Setup::sqlite()).await;
     let made = world.automation(json!({"webhook": {"scheme": "generic", "secret": SECRET}})).await;
     let count = async || {
         let metrics = world.gateway.call("GET", "/metrics").send().await.text();
-        let counted = metrics.lines().find_map(|line| line.strip_prefix(COUNTER).map(str::to_owned));
+        let counted =
+            metrics.lines().find_map(|line| line.strip_prefix(STALE_WEBHOOKS_METRIC).map(str::to_owned));
         counted.map_or(0, |count| count.parse::<u64>().unwrap())
     };
     let before = count().await;

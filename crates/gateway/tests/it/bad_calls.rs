@@ -9,15 +9,15 @@ use crate::harness::Setup;
 use crate::people::{OrgOf3, sandbox_token, service_token, session, some_uuid};
 use crate::world::{World, outcomes, with, write_call};
 
-const LIMIT: usize = 20_000;
+const RESPONSE_LIMIT: usize = 20_000;
 
 async fn worlds() -> [World; 2] {
-    let limited = |setup: Setup| setup.set("PROLIFERATE_MAX_BODY_BYTES", &LIMIT.to_string());
+    let limited = |setup: Setup| setup.set("PROLIFERATE_MAX_BODY_BYTES", &RESPONSE_LIMIT.to_string());
     [World::on(limited(Setup::sqlite())).await, World::on(limited(Setup::postgres().await)).await]
 }
 
 /// All events of the organization in order.
-async fn told(world: &World) -> Vec<Value> {
+async fn recorded_events(world: &World) -> Vec<Value> {
     let path = "/v1/audit/events?limit=1000";
     let answer = world.gateway.get(path).bearer(world.team.token(Role::Owner)).send().await;
     answer.json()["events"].as_array().unwrap().clone()
@@ -59,7 +59,7 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
                 403,
             ),
             ("too deep", holding(&parameters(json!("X")), &deep()), 400),
-            ("too large", of("parameters", json!({"note": "x".repeat(LIMIT)})), 413),
+            ("too large", of("parameters", json!({"note": "x".repeat(RESPONSE_LIMIT)})), 413),
             ("a key twice", holding(&parameters(json!("X")), r#"1,"note":2"#), 400),
             ("a key twice, spelt otherwise", holding(&parameters(json!("X")), r#"1,"\u006eote":2"#), 400),
             (
@@ -88,7 +88,7 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
         ];
         for (number, (name, body, status)) in bodies.into_iter().enumerate() {
             let body = body.replace("run-bad", &format!("run-bad-{number}"));
-            let before = told(&world).await.len();
+            let before = recorded_events(&world).await.len();
             let answer =
                 world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body(body).send().await;
             assert_eq!(answer.status, status, "{name}: {}", answer.text());
@@ -101,7 +101,7 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
                 "{name}: {}",
                 answer.text()
             );
-            let events = told(&world).await;
+            let events = recorded_events(&world).await;
             let came_to = if status == 403 { "deny" } else { "failure" };
             assert_eq!(
                 outcomes(&events[before..]),
@@ -208,7 +208,12 @@ async fn a_bad_callback_is_refused_recorded_and_not_executed() {
             ("unknown tool", "unheard_of", body("{}"), 404),
             ("a tool's name in other letters", "SAVE_SNAPSHOT", body("{}"), 404),
             ("too deep", "save_snapshot", body(&deep()), 400),
-            ("too large", "save_snapshot", body(&format!(r#"{{"message":"{}"}}"#, "x".repeat(LIMIT))), 413),
+            (
+                "too large",
+                "save_snapshot",
+                body(&format!(r#"{{"message":"{}"}}"#, "x".repeat(RESPONSE_LIMIT))),
+                413,
+            ),
             ("a key twice", "save_snapshot", body(r#"{"message":"a","message":"b"}"#), 400),
             (
                 "a key of the envelope twice",
@@ -227,7 +232,7 @@ async fn a_bad_callback_is_refused_recorded_and_not_executed() {
             ("nothing", "save_snapshot", String::new(), 400),
         ];
         for (name, tool, body, status) in cases {
-            let before = told(&inside.world).await.len();
+            let before = recorded_events(&inside.world).await.len();
             let answer = inside.ask(&own, tool, body).await;
             assert_eq!(answer.status, status, "{name}: {}", answer.text());
             assert!(
@@ -235,7 +240,7 @@ async fn a_bad_callback_is_refused_recorded_and_not_executed() {
                 "{name}: {}",
                 answer.text()
             );
-            let events = told(&inside.world).await;
+            let events = recorded_events(&inside.world).await;
             let new = &events[before..];
             assert_eq!(outcomes(new), [("authz_decision", "deny"), ("tool_call", "failure")], "{name}");
             assert!(new.iter().all(|event| event["actor"]["actor_id"] == json!(own)), "{name}");
@@ -253,7 +258,7 @@ async fn a_sandbox_on_another_path_learns_nothing_and_is_recorded() {
         let elsewhere = OrgOf3::new(app).await;
         let sibling = session(app, inside.world.team.org).await.to_string();
         let foreign = session(app, elsewhere.org).await.to_string();
-        let before = told(&inside.world).await.len();
+        let before = recorded_events(&inside.world).await.len();
         let mut shown = Vec::new();
         for path in [sibling.as_str(), &foreign, &some_uuid().to_string(), "no-uuid"] {
             for tool in ["save_snapshot", "unheard_of"] {
@@ -262,7 +267,7 @@ async fn a_sandbox_on_another_path_learns_nothing_and_is_recorded() {
         }
         assert_eq!(shown[0].0, 403, "{shown:?}");
         assert!(shown.iter().all(|answer| *answer == shown[0]), "{shown:?}");
-        let events = told(&inside.world).await;
+        let events = recorded_events(&inside.world).await;
         let denied = [("authz_decision", "deny"), ("tool_call", "deny")];
         assert_eq!(outcomes(&events[before..]), denied.repeat(shown.len()));
         assert!(!json!(events).to_string().contains(&foreign), "what was asked for is not repeated");
@@ -272,7 +277,7 @@ async fn a_sandbox_on_another_path_learns_nothing_and_is_recorded() {
         let person =
             inside.world.gateway.post(&path, &json!({"tool_call_id": "toolu_1"})).bearer(owner).send().await;
         assert_eq!(person.status, 403);
-        let last = told(&inside.world).await.pop().unwrap();
+        let last = recorded_events(&inside.world).await.pop().unwrap();
         assert_eq!(last["actor"]["actor_id"], json!(inside.world.team.id(Role::Owner).to_string()));
     }
 }

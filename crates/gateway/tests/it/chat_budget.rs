@@ -18,7 +18,7 @@ use crate::live_budget::{Provider, counted};
 use crate::model_proxy::serve;
 use crate::people::sandbox_token;
 
-const PATH: &str = "/llm/v1/chat/completions";
+const CHAT_PATH: &str = "/llm/v1/chat/completions";
 
 fn request(max_tokens: i64, stream: bool) -> Value {
     json!({"model": "m", "max_tokens": max_tokens, "stream": stream, "messages": []})
@@ -44,7 +44,7 @@ fn answering(kind: &'static str, body: impl Into<Bytes>) -> Router {
 }
 
 async fn ask(live: &Live, token: &str, body: &Value) -> (u16, Value) {
-    live.ask("POST", PATH, Some(token), body, None).await
+    live.ask("POST", CHAT_PATH, Some(token), body, None).await
 }
 
 #[tokio::test]
@@ -66,17 +66,17 @@ async fn the_scripted_model_is_metered_streamed_or_complete() {
 
 #[tokio::test]
 async fn an_answer_without_usage_is_charged_by_its_bytes() {
-    const SSE: &str = "text/event-stream";
+    const EVENT_STREAM: &str = "text/event-stream";
     let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"12345\"}}]}\n\ndata: [DONE]\n\n";
     let whole = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#;
     let endless = format!("data: {}", "x".repeat(1 << 20));
     let bytes = |text: &str| i64::try_from(text.len()).unwrap();
     for (kind, body, streamed, output) in [
-        (SSE, stream, true, 5),
+        (EVENT_STREAM, stream, true, 5),
         ("application/json", whole, false, bytes(whole)),
         ("text/html", "<html>", false, 6),
-        (SSE, endless.as_str(), true, 200),
-        (SSE, "data: {\"usage\":{\"prompt_tokens\":\"x\"}}\n\n", true, 0),
+        (EVENT_STREAM, endless.as_str(), true, 200),
+        (EVENT_STREAM, "data: {\"usage\":{\"prompt_tokens\":\"x\"}}\n\n", true, 0),
     ] {
         let (live, session, token) = behind(answering(kind, body.to_owned()), None).await;
         let asked = request(200, streamed);
@@ -116,8 +116,10 @@ async fn an_aborted_answer_costs_its_reported_usage_or_else_its_worst_case() {
     for (rest, output) in [(Some(usage), 3), (None, 50)] {
         let (provider, release) = released(rest);
         let (live, session, token) = behind(provider, None).await;
-        let asked =
-            client().post(live.gateway.url(PATH)).bearer_auth(&token).body(request(50, true).to_string());
+        let asked = client()
+            .post(live.gateway.url(CHAT_PATH))
+            .bearer_auth(&token)
+            .body(request(50, true).to_string());
         let mut answer = within(asked.send()).await.unwrap();
         assert!(within(answer.chunk()).await.unwrap().is_some());
         drop(answer);
@@ -133,7 +135,7 @@ async fn a_budget_lowers_a_request_adds_a_missing_limit_and_refuses_what_it_cann
     let held = Provider::behind(prices).await;
     held.permits.add_permits(60);
     let (session, token) = held.agent().await;
-    let ask = async |body: &Value| held.ask_alone(PATH, &token, body).await;
+    let ask = async |body: &Value| held.ask_alone(CHAT_PATH, &token, body).await;
     for (field, value) in
         [("n", json!(2)), ("web_search_options", json!({})), ("max_completion_tokens", json!(1))]
     {
@@ -163,7 +165,7 @@ async fn concurrent_requests_of_both_apis_never_exceed_a_budget() {
     held.permits.add_permits(10_000);
     let (session, token) = held.agent().await;
     let ask = async |at: usize| {
-        let path = if at.is_multiple_of(2) { PATH } else { "/llm/v1/messages" };
+        let path = if at.is_multiple_of(2) { CHAT_PATH } else { "/llm/v1/messages" };
         let text = "x".repeat(at * 97 % 1500);
         let message = json!([{"role": "user", "content": text}]);
         let body = json!({"model": "m", "max_tokens": 1 + at * 613 % 9_000, "messages": message});
@@ -174,7 +176,7 @@ async fn concurrent_requests_of_both_apis_never_exceed_a_budget() {
         assert!([200, 402, 429].contains(&status), "{answer}");
     }
     let mut more = 0;
-    while held.ask_alone(PATH, &token, &request(64_000, false)).await.0 == 200 {
+    while held.ask_alone(CHAT_PATH, &token, &request(64_000, false)).await.0 == 200 {
         more += 1;
         assert!(more < 1_000, "the budget never ends");
     }
@@ -187,7 +189,8 @@ async fn a_stop_charges_what_it_cuts_off_at_its_worst_case() {
     let (provider, _release) = released(None);
     let (live, session, token) = behind(provider, None).await;
     let org = live.ada.org;
-    let asked = client().post(live.gateway.url(PATH)).bearer_auth(&token).body(request(50, true).to_string());
+    let asked =
+        client().post(live.gateway.url(CHAT_PATH)).bearer_auth(&token).body(request(50, true).to_string());
     let mut answer = within(asked.send()).await.unwrap();
     assert!(within(answer.chunk()).await.unwrap().is_some());
     let gateway = live.gateway;

@@ -14,7 +14,7 @@ use crate::logs::Captured;
 use crate::model_proxy::serve;
 use crate::people::{api_key, org, person, sandbox_token, session};
 
-const PATH: &str = "/llm/v1/chat/completions";
+const CHAT_PATH: &str = "/llm/v1/chat/completions";
 const PROVIDER_KEY: &str = "sk-the-real-key-of-the-endpoint";
 const SCRIPT: &str = "[[rule]]\n[[rule.step]]\ntext = \"hello {prompt}\"";
 
@@ -35,7 +35,7 @@ async fn in_front_of(setup: Setup, base: &str) -> (TestGateway, String) {
 }
 
 fn chat(gateway: &TestGateway, text: &str) -> Call {
-    gateway.post(PATH, &prompt(text, true))
+    gateway.post(CHAT_PATH, &prompt(text, true))
 }
 
 fn assert_refusal(answer: &Answer, status: u16, kind: &str) {
@@ -109,7 +109,7 @@ async fn an_endpoint_without_a_key_gets_none() {
 #[tokio::test]
 async fn a_redirect_does_not_carry_the_key_away_and_an_endpoint_that_is_down_is_a_502() {
     let thief = scripted().await;
-    let location = HeaderValue::from_str(&format!("{}{PATH}", thief.url())).unwrap();
+    let location = HeaderValue::from_str(&format!("{}{CHAT_PATH}", thief.url())).unwrap();
     let redirect =
         move || async { (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)]).into_response() };
     let provider = serve(Router::new().fallback(routing::any(redirect))).await;
@@ -131,7 +131,7 @@ async fn the_scripted_model_answers_every_credential_of_ours() {
         let answer = chat(&gateway, "hi").bearer(&token).send().await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
-        let whole = gateway.post(PATH, &prompt("hi", false)).bearer(&token).send().await;
+        let whole = gateway.post(CHAT_PATH, &prompt("hi", false)).bearer(&token).send().await;
         assert_eq!(whole.json()["choices"][0]["finish_reason"], "stop", "{}", whole.text());
     }
 }

@@ -8,7 +8,7 @@ use crate::actions::{agent, get, invoke, worlds};
 use crate::harness::Setup;
 use crate::world::World;
 
-const KEY: &str = "tools:effect.write";
+const MODE_KEY: &str = "tools:effect.write";
 
 /// Allows the note `dev`, denies `all`, and asks for every other.
 fn notes() -> Value {
@@ -22,7 +22,7 @@ fn notes() -> Value {
 }
 
 async fn set(world: &World, mode: &Value) -> (u16, Value) {
-    let call = world.gateway.call("PUT", "/v1/action-modes").json(&json!({"key": KEY, "mode": mode}));
+    let call = world.gateway.call("PUT", "/v1/action-modes").json(&json!({"key": MODE_KEY, "mode": mode}));
     let answer = call.bearer(world.team.token(Role::Admin)).send().await;
     (answer.status, answer.json())
 }
@@ -107,7 +107,7 @@ async fn a_removed_mode_follows_from_the_risk_again() {
     for world in worlds().await {
         let (own, token) = agent(&world).await;
         assert_eq!(set(&world, &json!("allow")).await.0, 200);
-        let path = format!("/v1/action-modes/{KEY}");
+        let path = format!("/v1/action-modes/{MODE_KEY}");
         let unset = |token: String| {
             let call = world.gateway.call("DELETE", &path).bearer(&token);
             async move { call.status().await }
@@ -134,7 +134,7 @@ async fn conditions_of_an_automation_count_and_wrong_ones_deny() {
     world.gateway.sql(&automation).await;
     let path = format!("/v1/automations/{own}/action-modes");
     let put = async |who: Role, mode: Value| {
-        let call = world.gateway.call("PUT", &path).json(&json!({"key": KEY, "mode": mode}));
+        let call = world.gateway.call("PUT", &path).json(&json!({"key": MODE_KEY, "mode": mode}));
         call.bearer(world.team.token(who)).status().await
     };
     let write = |note: &'static str| invoke(&world, &token, own, "effect.write", json!({"note": note}));
@@ -144,7 +144,7 @@ async fn conditions_of_an_automation_count_and_wrong_ones_deny() {
     assert_eq!(put(Role::Admin, contradiction).await, 400);
     assert_eq!(put(Role::Admin, notes()).await, 200);
     let (_, listed) = get(&world, world.team.token(Role::Member), &path).await;
-    assert_eq!(listed, json!({"modes": {KEY: notes()}}));
+    assert_eq!(listed, json!({"modes": {MODE_KEY: notes()}}));
     let (_, found) = get(&world, world.team.token(Role::Owner), "/v1/audit/events?limit=100").await;
     let mut changes =
         found["events"].as_array().unwrap().iter().filter(|it| it["target"]["name"] == "automation");
@@ -156,11 +156,11 @@ async fn conditions_of_an_automation_count_and_wrong_ones_deny() {
     assert_eq!(set(&world, &json!({"else": "allow", "rules": [notes()["rules"][1]]})).await.0, 200);
     assert_eq!(put(Role::Admin, json!("allow")).await, 200);
     assert_eq!([write("x").await.0, write("all").await.0], [200, 403], "the organization denies `all`");
-    let wrong = json!({KEY: {"else": "allow", "rules": [{"when": {"typ": 1}, "mode": "allow"}]}});
+    let wrong = json!({MODE_KEY: {"else": "allow", "rules": [{"when": {"typ": 1}, "mode": "allow"}]}});
     world.gateway.sql(&format!("UPDATE automations SET action_modes = '{wrong}'")).await;
     let (_, body) = write("dev").await;
     assert_eq!(body["invocation"]["deniedReason"], "unknown_mode:wrong_conditions", "{body}");
-    let unset = format!("{path}/{KEY}");
+    let unset = format!("{path}/{MODE_KEY}");
     for status in [200, 404] {
         let call = world.gateway.call("DELETE", &unset).bearer(world.team.token(Role::Admin));
         assert_eq!(call.status().await, status);

@@ -9,7 +9,7 @@ use crate::harness::TestGateway;
 use crate::people::{org, person, some_uuid};
 
 /// The routes that need no credential. Every other route must refuse a caller without one.
-const PUBLIC: [&str; 7] = [
+const PUBLIC_ROUTES: [&str; 7] = [
     "GET /health",
     "GET /metrics",
     "GET /ready",
@@ -20,7 +20,7 @@ const PUBLIC: [&str; 7] = [
 ];
 
 /// Routes that the API description must contain. It may describe further ones.
-const ROUTES: [&str; 23] = [
+const UNDESCRIBED_ROUTES: [&str; 23] = [
     "DELETE /v1/keys/{keyId}",
     "DELETE /v1/members/{userId}",
     "DELETE /v1/secrets/{name}",
@@ -104,7 +104,7 @@ fn described(document: &Value) -> Vec<Operation> {
     all
 }
 
-static DESCRIBED: LazyLock<Vec<Operation>> =
+static DESCRIBED_OPERATIONS: LazyLock<Vec<Operation>> =
     LazyLock::new(|| described(&serde_json::to_value(gateway::edge::api_document()).unwrap()));
 
 /// Fails if a route answers with a status that the API description does not list. Every test request passes through
@@ -116,7 +116,8 @@ pub(crate) fn assert_described(method: &str, path: &str, status: u16) {
         let same = parts.iter().zip(&asked).all(|(part, asked)| part.starts_with('{') || part == asked);
         operation.method == method && parts.len() == asked.len() && same
     };
-    let found = DESCRIBED.iter().filter(fits).min_by_key(|operation| operation.path.matches('{').count());
+    let found =
+        DESCRIBED_OPERATIONS.iter().filter(fits).min_by_key(|operation| operation.path.matches('{').count());
     let known = found.is_none_or(|operation| operation.documents(status));
     assert!(known, "{method} {path}: the description does not name {status}");
 }
@@ -130,7 +131,7 @@ async fn the_description_names_every_route_and_the_bearer_scheme() {
     assert_eq!(document["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
     assert_eq!(document["security"], serde_json::json!([{"bearer": []}]));
     let names: Vec<_> = operations(&gateway).await.iter().map(Operation::name).collect();
-    for name in ROUTES {
+    for name in UNDESCRIBED_ROUTES {
         assert!(names.iter().any(|known| known == name), "{name} is not described");
     }
     let references = references(&document);
@@ -177,7 +178,7 @@ async fn only_the_listed_routes_need_no_token() {
         let operations = operations(&gateway).await;
         let public: Vec<_> =
             operations.iter().filter(|operation| operation.public).map(Operation::name).collect();
-        assert_eq!(public, PUBLIC);
+        assert_eq!(public, PUBLIC_ROUTES);
         for operation in operations.iter().filter(|operation| !operation.public) {
             let call = || gateway.call(&operation.method, &operation.at(&some_uuid().to_string())).body("{}");
             assert_eq!(call().status().await, 401, "{}", operation.name());

@@ -8,7 +8,7 @@ use crate::call::Answer;
 use crate::harness::Setup;
 use crate::world::World;
 
-async fn keep(world: &World, numbers: std::ops::Range<usize>) {
+async fn store_artifacts(world: &World, numbers: std::ops::Range<usize>) {
     let artifact = |number: usize| NewArtifact {
         org_id: world.team.org,
         artifact_id: format!("art_{number:08}"),
@@ -40,7 +40,7 @@ async fn export(world: &World, run: &str) -> Answer {
 #[tokio::test]
 async fn an_export_below_a_run_is_of_the_case_of_that_run() {
     let world = World::on(Setup::sqlite()).await;
-    keep(&world, 0..3).await;
+    store_artifacts(&world, 0..3).await;
     let parent = world.start_run(&json!({"run_kind": "agent", "case_id": "case-1"})).await;
     let body = json!({
         "tool_name": "export.bundle", "operation": "export.bundle", "lane_id": "export.case",
@@ -56,14 +56,14 @@ async fn an_export_below_a_run_is_of_the_case_of_that_run() {
 #[tokio::test]
 async fn an_export_names_every_artifact_or_says_that_there_are_too_many() {
     let world = World::on(Setup::sqlite()).await;
-    keep(&world, 0..1001).await;
+    store_artifacts(&world, 0..1001).await;
     let done = export(&world, "run-export-1").await;
     assert_eq!(done.status, 200, "{}", done.text());
     let id = done.json()["output_artifacts"][0]["artifact_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/artifacts/{id}/content?case_id=case-1");
     let bundle = world.gateway.get(&path).bearer(world.team.token(Role::Owner)).send().await.json();
     assert_eq!(bundle["data"]["artifacts"].as_array().unwrap().len(), 1001);
-    keep(&world, 1001..10_001).await;
+    store_artifacts(&world, 1001..10_001).await;
     let refused = export(&world, "run-export-2").await;
     assert_eq!(refused.status, 502, "{}", refused.text());
     assert!(refused.text().contains("more than 10000 artifacts"), "{}", refused.text());

@@ -8,7 +8,7 @@ use crate::document::{Operation, operations};
 use crate::harness::{Setup, TestGateway};
 use crate::people::{OrgOf3, sandbox_token, some_uuid};
 
-const LIMIT: usize = 4096;
+const RESPONSE_LIMIT: usize = 4096;
 
 /// Meaningless bodies, each with a name.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
@@ -39,7 +39,7 @@ fn assert_json_refusal(answer: &Answer, what: &str) {
 
 #[tokio::test]
 async fn every_body_gets_a_documented_status() {
-    let limit = LIMIT.to_string();
+    let limit = RESPONSE_LIMIT.to_string();
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.set("PROLIFERATE_MAX_BODY_BYTES", &limit).start().await;
         let team = OrgOf3::new(&gateway.app).await;
@@ -65,12 +65,13 @@ async fn every_body_gets_a_documented_status() {
 
 #[tokio::test]
 async fn oversized_bodies_are_413_with_or_without_a_content_length() {
-    let gateway = Setup::sqlite().set("PROLIFERATE_MAX_BODY_BYTES", &LIMIT.to_string()).start().await;
+    let gateway =
+        Setup::sqlite().set("PROLIFERATE_MAX_BODY_BYTES", &RESPONSE_LIMIT.to_string()).start().await;
     let team = OrgOf3::new(&gateway.app).await;
     // Use an existing session: for a missing one, no route reads the body.
     let own = crate::people::session(&gateway.app, team.org).await;
     let session = own.to_string();
-    let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
+    let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(RESPONSE_LIMIT));
     // The model proxy, prompts and files have their own limits. People have no access to `/mcp`, whose limit has a test of
     // its own.
     let others = ["/{id}/message", "/files/content", "/mcp"];
@@ -88,7 +89,7 @@ async fn oversized_bodies_are_413_with_or_without_a_content_length() {
         assert!(operation.documents(413), "{}", operation.name());
         assert_json_refusal(&told, &operation.name());
     }
-    let fits = json!({"value": "x".repeat(LIMIT - r#"{"value":""}"#.len())});
+    let fits = json!({"value": "x".repeat(RESPONSE_LIMIT - r#"{"value":""}"#.len())});
     let set = gateway.call("PUT", "/v1/secrets/A").bearer(team.token(Role::Owner)).json(&fits);
     assert_eq!(set.status().await, 201, "exactly the limit is allowed");
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Setup;
 use crate::people::{OrgOf3, sandbox_token, service_token, session, some_uuid};
-use crate::world::{DENIED, World, outcomes, with, write_call};
+use crate::world::{DENIED_EVENTS, World, outcomes, with, write_call};
 
 pub(crate) async fn a_call_that_is_allowed_has_one_effect_two_events_and_a_run(world: World) {
     let answer = world.call(&write_call("run-00000001")).await;
@@ -109,7 +109,7 @@ pub(crate) async fn calls_that_policy_does_not_allow_are_denied_recorded_and_not
         assert_eq!(body["error"]["error_code"], "POLICY_DENIED", "{name}");
         assert_eq!(body["error"]["retryable"], false, "{name}");
         let events = world.events(&run).await;
-        assert_eq!(outcomes(&events), DENIED, "{name}");
+        assert_eq!(outcomes(&events), DENIED_EVENTS, "{name}");
         assert!(events[0]["authz"]["rule_id"].is_string(), "{name}");
         assert_eq!(world.run(&run).await["status"], "denied", "{name}");
     }
@@ -137,7 +137,7 @@ pub(crate) async fn a_call_under_other_pins_is_denied(world: World) {
         // `make mutants` looks for these words.
         assert_eq!(answer.status, 403, "a call under other pins must be denied: {why}: {}", answer.text());
         let events = world.events(call["run_id"].as_str().unwrap()).await;
-        assert_eq!(outcomes(&events), DENIED, "{why}");
+        assert_eq!(outcomes(&events), DENIED_EVENTS, "{why}");
         assert_eq!(events[0]["authz"]["rule_id"], "gate:pins", "{why}");
     }
     assert_eq!(world.effects(), 2);

@@ -18,7 +18,7 @@ async fn me(gateway: &TestGateway, token: &str) -> Value {
     answer.json()
 }
 
-async fn refused(gateway: &TestGateway, token: &str, why: &str) {
+async fn assert_refused(gateway: &TestGateway, token: &str, why: &str) {
     let answer = gateway.get("/v1/me").bearer(token).send().await;
     assert_eq!((answer.status, answer.json()["error"].as_str()), (401, Some("Invalid token")), "{why}");
 }
@@ -78,7 +78,7 @@ async fn a_token_ends_by_our_own_clock() {
     clock.advance(Duration::from_mins(59));
     me(&gateway, &person.token).await;
     clock.advance(Duration::from_mins(2));
-    refused(&gateway, &person.token, "its hour is over").await;
+    assert_refused(&gateway, &person.token, "its hour is over").await;
 }
 
 #[tokio::test]
@@ -107,14 +107,23 @@ async fn a_valid_signature_does_not_authenticate_a_wrong_claim() {
         ("an expired token", json!({"exp": now() - 60})),
         ("a token for another instance", json!({"aud": "internal"})),
     ] {
-        refused(&gateway, &user(claims), why).await;
+        assert_refused(&gateway, &user(claims), why).await;
     }
     let expired = gateway.get("/v1/me").bearer(&user(json!({"exp": 1_600_000_000}))).send().await;
     let reason = expired.json()["details"]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("it expired at 2020-09-13T12:26:40"), "{reason}");
-    refused(&gateway, &signed(SERVICE_SECRET, &claim(json!({}))), "a user claim under the service secret")
-        .await;
-    refused(&gateway, &signed(SERVICE_SECRET, &claim(json!({"service": true, "orgId": "x"}))), "no id").await;
+    assert_refused(
+        &gateway,
+        &signed(SERVICE_SECRET, &claim(json!({}))),
+        "a user claim under the service secret",
+    )
+    .await;
+    assert_refused(
+        &gateway,
+        &signed(SERVICE_SECRET, &claim(json!({"service": true, "orgId": "x"}))),
+        "no id",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -127,13 +136,13 @@ async fn a_revoked_credential_fails_at_once() {
         let (_, other) = api_key(app, &person).await;
         me(&gateway, &key).await;
         app.store.revoke_key(org, id, None, app.clock.now()).await.unwrap();
-        refused(&gateway, &key, "the key is revoked").await;
+        assert_refused(&gateway, &key, "the key is revoked").await;
         me(&gateway, &other).await;
         app.store.change_member(org, person.id, None, app.clock.now()).await.unwrap();
         refused(&gateway, &person.token, "the membership ended").await;
         refused(&gateway, &other, "the key of a membership that ended").await;
         join(app, org, Role::Owner, &format!("{}@test.example", some_uuid())).await;
-        refused(&gateway, &other, "somebody else joined").await;
+        assert_refused(&gateway, &other, "somebody else joined").await;
     }
 }
 
@@ -146,14 +155,14 @@ async fn a_sandbox_token_dies_with_its_sandbox_and_with_its_session() {
     me(&gateway, &first).await;
     let owner = app.store.own_session(session, "test").await.unwrap().owner;
     app.store.new_sandbox_generation(&owner, None).await.unwrap();
-    refused(&gateway, &first, "the sandbox was replaced").await;
+    assert_refused(&gateway, &first, "the sandbox was replaced").await;
     let second = sandbox_token(app, session).await;
     me(&gateway, &second).await;
     gateway
         .sql(&format!("UPDATE sessions SET ended_at = now(), status = 'stopped' WHERE id = '{session}'"))
         .await;
-    refused(&gateway, &second, "the session ended").await;
-    refused(&gateway, &first, "and the first stays dead").await;
+    assert_refused(&gateway, &second, "the session ended").await;
+    assert_refused(&gateway, &first, "and the first stays dead").await;
 }
 
 #[tokio::test]
@@ -177,7 +186,7 @@ async fn the_plain_sandbox_token_needs_the_switch_and_its_own_path() {
         assert_eq!(ask(&own, &plain(&own).to_uppercase()).await, 401, "the digits are lower case");
         let unknown = some_uuid().to_string();
         assert_eq!(ask(&unknown, &plain(&unknown)).await, 401, "there is no such session");
-        refused(&gateway, &plain(&own), "no session in this path").await;
+        assert_refused(&gateway, &plain(&own), "no session in this path").await;
         gateway.sql(&format!("UPDATE sessions SET ended_at = now() WHERE id = '{own}'")).await;
         assert_eq!(ask(&own, &plain(&own)).await, 401, "the session ended");
     }
@@ -189,15 +198,15 @@ async fn login_codes_and_tickets_are_no_bearer_tokens() {
     let app = &gateway.app;
     let person = person(app, org(app).await, Role::Owner).await;
     let session = session(app, person.org).await;
-    refused(&gateway, &login_code(app, &person).await, "a login code").await;
-    refused(&gateway, &crate::login::logged_in(&gateway, &person).await, "a login cookie").await;
+    assert_refused(&gateway, &login_code(app, &person).await, "a login code").await;
+    assert_refused(&gateway, &crate::login::logged_in(&gateway, &person).await, "a login cookie").await;
     for kind in ["socket", "proxy"] {
         let made = gateway.post("/v1/tickets", &json!({"sessionId": session, "kind": kind}));
         let made = made.bearer(&person.token).send().await;
         assert_eq!(made.status, 201, "{}", made.text());
-        refused(&gateway, made.json()["ticket"].as_str().unwrap(), kind).await;
+        assert_refused(&gateway, made.json()["ticket"].as_str().unwrap(), kind).await;
     }
     for shape in ["plk_", "pls_", "plk_00", "pls_; DROP TABLE users", "plk_\t"] {
-        refused(&gateway, shape, "a prefix alone").await;
+        assert_refused(&gateway, shape, "a prefix alone").await;
     }
 }

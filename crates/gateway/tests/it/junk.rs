@@ -13,9 +13,9 @@ use crate::people::{sandbox_token, session};
 use crate::world::{World, with, write_call};
 
 /// The number of refused calls per session that are recorded individually.
-const SHARE: u64 = 500;
+const REQUESTS_PER_SHARE: u64 = 500;
 /// The number of allowed calls that one session may make in a burst.
-const ALLOWED: u64 = 2_000;
+const ALLOWED_ROWS: u64 = 2_000;
 
 async fn worlds(clock: &Clock) -> [World; 2] {
     [World::on(Setup::sqlite().clock(clock)).await, World::on(Setup::postgres().await.clock(clock)).await]
@@ -55,7 +55,7 @@ async fn malformed_calls_over_the_rate_get_429_and_one_event_a_minute() {
         let before = app.store.ledger_size().await.unwrap();
         // Every kind of refusal counts: invalid JSON, an unknown tool, a denied call.
         let callback = format!("/proliferate/{own}/tools/nothing");
-        for number in 0..SHARE {
+        for number in 0..REQUESTS_PER_SHARE {
             let (path, body, status) = match number % 3 {
                 0 => ("/v1/tool-calls", "junk".to_owned(), 400),
                 1 => (callback.as_str(), json!({"tool_call_id": "x", "args": {}}).to_string(), 404),
@@ -65,7 +65,7 @@ async fn malformed_calls_over_the_rate_get_429_and_one_event_a_minute() {
             assert_eq!(answer.status().as_u16(), status, "{number}");
         }
         let recorded = app.store.ledger_size().await.unwrap();
-        assert_eq!(recorded - before, 2 * SHARE);
+        assert_eq!(recorded - before, 2 * REQUESTS_PER_SHARE);
         for (path, body) in [
             ("/v1/tool-calls", "junk".to_owned()),
             (callback.as_str(), json!({"tool_call_id": "x", "args": {}}).to_string()),
@@ -125,7 +125,8 @@ async fn allowed_calls_over_the_rate_get_429_and_are_not_executed() {
     let send = async |token: &str, call: Value| {
         http.post(running.url("/v1/tool-calls")).bearer_auth(token).json(&call).send().await.unwrap()
     };
-    let calls = (0..ALLOWED).map(|number| send(&token, read(format!("run-many-{number}"), agent.clone())));
+    let calls =
+        (0..ALLOWED_ROWS).map(|number| send(&token, read(format!("run-many-{number}"), agent.clone())));
     let statuses: Vec<_> =
         stream::iter(calls).buffer_unordered(64).map(|answer| answer.status()).collect().await;
     assert!(statuses.iter().all(reqwest::StatusCode::is_success));
@@ -173,7 +174,7 @@ async fn a_member_cannot_use_up_the_refused_calls_of_its_colleagues() {
         let call = world.gateway.call("POST", "/v1/tool-calls").body("junk");
         call.bearer(world.team.token(role)).send().await.status
     };
-    for _ in 0..SHARE {
+    for _ in 0..REQUESTS_PER_SHARE {
         assert_eq!(junk(Role::Member).await, 400);
     }
     assert_eq!(junk(Role::Member).await, 429);
@@ -189,7 +190,7 @@ async fn counted_refusals_are_recorded_when_the_gateway_stops() {
     let token = sandbox_token(&app, own).await;
     let (org, running, http) = (world.team.org, world.gateway.serve(), client());
     let path = running.url("/v1/tool-calls");
-    for _ in 0..SHARE + 7 {
+    for _ in 0..REQUESTS_PER_SHARE + 7 {
         http.post(&path).bearer_auth(&token).body("junk").send().await.unwrap();
     }
     let gateway = running.stop().await.start().await;

@@ -11,7 +11,7 @@ use crate::people::{sandbox_token, session};
 use crate::world::{World, with, write_call};
 
 /// The id of an instance that does not exist.
-const DEAD: &str = "an instance that died";
+const DEAD_INSTANCE: &str = "an instance that died";
 
 async fn worlds() -> [World; 2] {
     [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
@@ -90,7 +90,7 @@ async fn a_read_orphaned_by_a_crash_is_repeated_unless_the_lock_forbids_it() {
     for world in worlds().await {
         let (asked, forbidden) = (look_call("run-00000001"), look_call("run-00000002"));
         for call in [&asked, &forbidden] {
-            let run = claimed(&world, call, DEAD).await;
+            let run = claimed(&world, call, DEAD_INSTANCE).await;
             write(&world, run).await;
         }
         let answer = world.call(&asked).await;
@@ -133,7 +133,7 @@ impl Callback {
         let place = json!([session.to_string(), "save_snapshot", "toolu_1"]).to_string();
         let id = format!("call_{}", &ledger::sha256(place.as_bytes()).to_string()[..40]);
         let named = with(write_call(&id), "tool_name", json!("save_snapshot"));
-        let mut run = claimed(world, &with(named, "operation", json!("save_snapshot")), DEAD).await;
+        let mut run = claimed(world, &with(named, "operation", json!("save_snapshot")), DEAD_INSTANCE).await;
         run.actor = JsonText::of(&json!({"actor_type": "agent", "actor_id": session.to_string()}));
         let body = json!({"tool": "save_snapshot", "tool_call_id": "toolu_1", "args": {}});
         run.call.as_mut().unwrap().request_hash = ledger::payload_hash(&body).unwrap().to_string();

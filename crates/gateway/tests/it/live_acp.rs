@@ -8,8 +8,8 @@ use testkit::{Acp, AcpServer, FakeAgent};
 use crate::harness::Setup;
 use crate::live::{Live, Socket, assert_unbroken, of_type, tokens};
 
-const FIRST: &str = "Running a command.";
-const SECOND: &str = "The command printed its greeting.";
+const FIRST_TEXT: &str = "Running a command.";
+const SECOND_TEXT: &str = "The command printed its greeting.";
 
 async fn start() -> (Live, AcpServer, String, Socket) {
     let server = AcpServer::start().await.unwrap();
@@ -26,10 +26,10 @@ async fn a_prompt_gets_text_a_tool_call_and_the_end_of_the_turn() {
     socket.prompt("greet me").await;
     let frames = socket.until_type("turn_complete").await;
     assert_unbroken(&frames);
-    assert_eq!(tokens(&frames), format!("{FIRST}{SECOND}"));
+    assert_eq!(tokens(&frames), format!("{FIRST_TEXT}{SECOND_TEXT}"));
     let texts = of_type(&frames, "text_part_complete");
     let texts: Vec<&Value> = texts.iter().map(|frame| &frame["payload"]["text"]).collect();
-    assert_eq!(texts, [FIRST, SECOND]);
+    assert_eq!(texts, [FIRST_TEXT, SECOND_TEXT]);
     let starts = of_type(&frames, "tool_start");
     assert_eq!(starts[0]["payload"]["tool"], "bash");
     assert_eq!(starts.last().unwrap()["payload"]["args"]["command"], "echo hi-from-bash && pwd");
@@ -49,7 +49,7 @@ async fn a_prompt_gets_text_a_tool_call_and_the_end_of_the_turn() {
     let init = live.init(&session).await;
     let messages = init["payload"]["messages"].as_array().unwrap();
     let contents: Vec<&Value> = messages.iter().map(|message| &message["content"]).collect();
-    assert_eq!(contents, ["greet me", FIRST, SECOND]);
+    assert_eq!(contents, ["greet me", FIRST_TEXT, SECOND_TEXT]);
     assert_eq!(messages[1]["toolCalls"][0]["tool"], "bash", "{}", messages[1]);
 }
 

@@ -128,13 +128,13 @@ async fn garbage_endless_lines_and_forged_events_change_nothing(on: On) {
 }
 
 async fn unrequested_output_of_an_agent_is_not_kept_forever(on: On) {
-    const ANSWERS: usize = 4_000;
+    const ANSWER_COUNT: usize = 4_000;
     let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     let record = live.app.store.session_any(id(&session)).await.unwrap().unwrap();
     let own = record.agent_session_id.unwrap();
-    for number in 0..ANSWERS {
+    for number in 0..ANSWER_COUNT {
         let time = json!({"created": 1, "completed": 2});
         let info =
             json!({"id": format!("msg_{number}"), "sessionID": own, "role": "assistant", "time": time});
@@ -142,7 +142,7 @@ async fn unrequested_output_of_an_agent_is_not_kept_forever(on: On) {
         let idle = json!({"sessionID": own, "status": {"type": "idle"}});
         live.agent.emit(&json!({"type": "session.status", "properties": idle}));
     }
-    socket.until_turns(ANSWERS).await;
+    socket.until_turns(ANSWER_COUNT).await;
     let logged = live.app.store.events_after(id(&session), 0, 1).await.unwrap();
     assert!(logged[0].first_seq > 1_000, "nothing was let go of: {}", logged[0].first_seq);
 }

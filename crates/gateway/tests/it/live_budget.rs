@@ -19,7 +19,7 @@ use crate::live::{Live, id, is_status, of_type, tokens};
 use crate::model_proxy::serve;
 use crate::people::sandbox_token;
 
-const MESSAGES: &str = "/llm/v1/messages";
+const MESSAGES_PATH: &str = "/llm/v1/messages";
 
 /// Starts a gateway on which a token costs a dollar and the budget suffices for one request.
 async fn dear() -> Live {
@@ -272,15 +272,17 @@ async fn a_request_over_the_remaining_budget_is_lowered_or_refused() {
         .await
         .unwrap();
     assert_eq!(
-        held.ask_alone(MESSAGES, &token, &json!({"model": "m", "max_tokens": 300, "messages": []})).await.0,
+        held.ask_alone(MESSAGES_PATH, &token, &json!({"model": "m", "max_tokens": 300, "messages": []}))
+            .await
+            .0,
         200
     );
     assert_eq!(held.seen()[0]["max_tokens"], 300, "what fits is left alone");
     // The remaining budget is 0.5 - 0.35 - 0.03 dollars, which buys 1200 tokens.
-    assert_eq!(held.ask_alone(MESSAGES, &token, &asked).await.0, 200);
+    assert_eq!(held.ask_alone(MESSAGES_PATH, &token, &asked).await.0, 200);
     let expected = json!({"model": "m", "max_tokens": 1200, "thinking": {"type": "disabled"}, "messages": [], "stream": true});
     assert_eq!(held.seen(), [expected]);
-    let (status, refused) = held.ask_alone(MESSAGES, &token, &asked).await;
+    let (status, refused) = held.ask_alone(MESSAGES_PATH, &token, &asked).await;
     assert_eq!((status, &refused["error"]["type"]), (402, &json!("billing_error")), "{refused}");
     let why = "All of this session's budget of 0.50 dollars is spent. Start a new session or raise \
         SESSION_BUDGET_DOLLARS.";
@@ -319,7 +321,7 @@ async fn concurrent_requests_never_exceed_a_budget() {
     for (session, token) in &agents {
         // Continue until too little budget is left for a useful request.
         let last = json!({"model": "m", "max_tokens": 64_000, "messages": []});
-        while held.ask_alone(MESSAGES, token, &last).await.0 == 200 {
+        while held.ask_alone(MESSAGES_PATH, token, &last).await.0 == 200 {
             passed += 1;
             assert!(passed < 1_000, "the budget never ends");
         }
@@ -344,7 +346,7 @@ async fn under_a_budget_requests_of_unknown_cost_are_refused() {
     ] {
         let mut body = tenth();
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let (status, refused) = held.ask_alone(MESSAGES, &token, &body).await;
+        let (status, refused) = held.ask_alone(MESSAGES_PATH, &token, &body).await;
         assert_eq!((status, &refused["error"]["type"]), (400, &json!("invalid_request_error")), "{refused}");
         let message = refused["error"]["message"].as_str().unwrap();
         assert!(message.starts_with("A budget holds, and") && message.contains(why), "{message}");
@@ -358,7 +360,7 @@ async fn under_a_budget_a_model_without_a_price_is_refused_by_name() {
     held.permits.add_permits(60);
     let (session, token) = held.agent().await;
     assert_eq!(
-        held.ask_alone(MESSAGES, &token, &tenth()).await.0,
+        held.ask_alone(MESSAGES_PATH, &token, &tenth()).await.0,
         200,
         "without a budget nobody asks for the price"
     );
@@ -369,10 +371,10 @@ async fn under_a_budget_a_model_without_a_price_is_refused_by_name() {
              {model}=3/15, or *=3/15 for all"
         )
     };
-    let (status, refused) = held.ask_alone(MESSAGES, &token, &tenth()).await;
+    let (status, refused) = held.ask_alone(MESSAGES_PATH, &token, &tenth()).await;
     assert_eq!((status, &refused["error"]["message"]), (402, &json!(text("m"))));
     let opus = json!({"model": "claude-opus-4-6", "max_tokens": 9, "messages": []});
-    assert_eq!(held.ask_alone(MESSAGES, &token, &opus).await.0, 200, "this one has a price");
+    assert_eq!(held.ask_alone(MESSAGES_PATH, &token, &opus).await.0, 200, "this one has a price");
     // The same error is reported before there is a sandbox.
     let create = |model: &str| json!({"sessionType": "coding", "clientType": "web", "agentConfig": {"modelId": model}});
     let ask = async |path: &str, body: &Value| {

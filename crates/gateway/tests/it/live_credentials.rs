@@ -17,11 +17,11 @@ on_both! {
     an_expired_token_does_not_end_a_socket
 }
 
-const ENDED: (u16, &str) = (4401, "credential ended");
+const CREDENTIAL_ENDED: (u16, &str) = (4401, "credential ended");
 
 async fn assert_ended(socket: &mut Socket) {
     let (code, reason) = socket.closed().await;
-    assert_eq!((code, reason.as_str()), ENDED);
+    assert_eq!((code, reason.as_str()), CREDENTIAL_ENDED);
 }
 
 async fn a_socket_ends_with_the_membership(on: On) {
@@ -131,7 +131,7 @@ async fn a_command_is_refused_before_the_socket_is_closed(on: On) {
                     assert!(!answered, "{frame}");
                 }
                 Err((code, reason)) => {
-                    assert_eq!((code, reason.as_str()), ENDED);
+                    assert_eq!((code, reason.as_str()), CREDENTIAL_ENDED);
                     break;
                 }
             }

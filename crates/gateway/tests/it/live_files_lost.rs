@@ -10,7 +10,7 @@ on_both! {
     the_agent_is_told_that_files_are_gone_however_often_the_gateway_restarts
 }
 
-const NOTE: &str = "Files that were changed after it are gone.";
+const FILES_LOST_NOTE: &str = "Files that were changed after it are gone.";
 
 async fn the_agent_is_told_that_files_are_gone_however_often_the_gateway_restarts(on: On) {
     let live = Live::start(on).await;
@@ -31,18 +31,18 @@ async fn the_agent_is_told_that_files_are_gone_however_often_the_gateway_restart
     live.agent.behave(|behavior| behavior.mute_health = false);
     let mut socket = live.running(&session).await;
     let turn = live.next_turn().await;
-    assert!(turn.text.contains(NOTE) && turn.text.ends_with("go on"), "{}", turn.text);
+    assert!(turn.text.contains(FILES_LOST_NOTE) && turn.text.ends_with("go on"), "{}", turn.text);
     turn.fail("the model is away");
     socket.until_type("turn_complete").await;
     let live = live.restarted().await;
     let mut socket = live.running(&session).await;
     socket.prompt("and now?").await;
     let next = live.next_turn().await;
-    assert!(next.text.contains(NOTE), "an agent that failed may not know: {}", next.text);
+    assert!(next.text.contains(FILES_LOST_NOTE), "an agent that failed may not know: {}", next.text);
     next.answer("I know");
     let frames = socket.until_type("turn_complete").await;
     let shown = frames.iter().filter(|frame| frame["type"] == "message");
-    assert!(shown.into_iter().all(|message| !message.to_string().contains(NOTE)), "{frames:?}");
+    assert!(shown.into_iter().all(|message| !message.to_string().contains(FILES_LOST_NOTE)), "{frames:?}");
     let live = live.restarted().await;
     live.prompt(&session, "the last one").await;
     assert_eq!(live.next_turn().await.text, "the last one");

@@ -36,7 +36,7 @@ async fn read_all(live: &Live, session: &str, mut socket: Socket) -> (Vec<Value>
 }
 
 /// The length of the text in one step, the maximum length of a part.
-const STEP: usize = 1000 * 1000;
+const STEP_BYTES: usize = 1000 * 1000;
 
 /// Emits this many steps of text and ends the turn.
 fn talk(turn: &Turn, steps: usize) {
@@ -45,7 +45,7 @@ fn talk(turn: &Turn, steps: usize) {
         if step > 0 {
             turn.step();
         }
-        for _ in 0..STEP / piece.len() {
+        for _ in 0..STEP_BYTES / piece.len() {
             turn.say(&piece);
         }
     }
@@ -92,7 +92,7 @@ async fn a_reader_that_falls_out_of_the_log_is_disconnected_and_reconnects_to_th
     // The other reader keeps up, and has read everything by the time the log is truncated.
     let frames = socket.until_type("turn_complete").await;
     assert_unbroken(&frames);
-    assert_eq!(tokens(&frames).len(), 8 * STEP);
+    assert_eq!(tokens(&frames).len(), 8 * STEP_BYTES);
     socket.prompt("again").await;
     live.next_turn().await.answer("yes");
     socket.until_type("turn_complete").await;
@@ -111,7 +111,7 @@ async fn a_reader_that_falls_out_of_the_log_is_disconnected_and_reconnects_to_th
     }
     let answers = &messages[1..9];
     let said: usize = answers.iter().map(|answer| answer["content"].as_str().unwrap().len()).sum();
-    assert_eq!(said, 8 * STEP);
+    assert_eq!(said, 8 * STEP_BYTES);
 }
 
 #[tokio::test]
@@ -129,11 +129,11 @@ async fn stalled_readers_do_not_delay_other_readers() {
     talk(&turn, 8);
     let frames = socket.until_type("turn_complete").await;
     assert_unbroken(&frames);
-    assert_eq!(tokens(&frames).len(), 8 * STEP);
+    assert_eq!(tokens(&frames).len(), 8 * STEP_BYTES);
     // Stalled readers are still served, each from its own position.
     let (late, whole) = read_all(&live, &session, stalled.pop().unwrap()).await;
     assert_unbroken(&late);
-    assert!(whole.is_some() || tokens(&late).len() == 8 * STEP, "{} bytes", tokens(&late).len());
+    assert!(whole.is_some() || tokens(&late).len() == 8 * STEP_BYTES, "{} bytes", tokens(&late).len());
     socket.send(&json!({"type": "ping"})).await;
     socket.until_type("pong").await;
 }

@@ -18,7 +18,7 @@ use crate::people::{OrgOf3, api_key, login_code, sandbox_token, service_token, s
 
 thread_local! {
     /// The log output of this thread while a test captures it.
-    static HEARD: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+    static CAPTURED_LOG: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
 /// Captures everything that this thread logs, at every level, until dropped. A test and all its tasks run on one
@@ -29,19 +29,19 @@ impl Captured {
     pub(crate) fn start() -> Self {
         // Install one subscriber for the whole process: tracing caches for each call site whether anybody is
         // interested, so a per-thread subscriber misses events that another thread logged first.
-        static LISTENER: Once = Once::new();
-        LISTENER.call_once(|| {
-            let listens = dynamic_filter_fn(|_, _| HEARD.with_borrow(Option::is_some));
+        static INSTALL_CAPTURE: Once = Once::new();
+        INSTALL_CAPTURE.call_once(|| {
+            let listens = dynamic_filter_fn(|_, _| CAPTURED_LOG.with_borrow(Option::is_some));
             let layer = tracing_subscriber::fmt::layer().with_writer(|| Listener).with_ansi(false);
             tracing_subscriber::registry().with(layer.with_filter(listens)).init();
         });
-        HEARD.set(Some(Vec::new()));
+        CAPTURED_LOG.set(Some(Vec::new()));
         Self(())
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let Self(()) = self;
-        HEARD.with_borrow(|heard| heard.clone().unwrap_or_default())
+        CAPTURED_LOG.with_borrow(|heard| heard.clone().unwrap_or_default())
     }
 
     pub(crate) fn text(&self) -> String {
@@ -51,7 +51,7 @@ impl Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        HEARD.set(None);
+        CAPTURED_LOG.set(None);
     }
 }
 
@@ -59,7 +59,7 @@ struct Listener;
 
 impl Write for Listener {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        HEARD.with_borrow_mut(|heard| heard.get_or_insert_default().extend_from_slice(bytes));
+        CAPTURED_LOG.with_borrow_mut(|heard| heard.get_or_insert_default().extend_from_slice(bytes));
         Ok(bytes.len())
     }
 

@@ -6,11 +6,11 @@ use crate::call::Answer;
 use crate::harness::{Setup, TestGateway};
 use crate::people::some_uuid;
 
-const OWN: &str = "https://g.example";
-const POLICY: &str = "default-src 'none'; script-src 'self'";
+const OWN_ORIGIN: &str = "https://g.example";
+const EXPECTED_POLICY_START: &str = "default-src 'none'; script-src 'self'";
 
 async fn gateway() -> TestGateway {
-    Setup::sqlite().set("PUBLIC_URL", OWN).start().await
+    Setup::sqlite().set("PUBLIC_URL", OWN_ORIGIN).start().await
 }
 
 fn cors(answer: &Answer) -> Vec<&str> {
@@ -26,8 +26,12 @@ fn cors(answer: &Answer) -> Vec<&str> {
 async fn a_preflight_needs_no_credential() {
     let gateway = gateway().await;
     for path in ["/v1/me", "/health", "/no/such/route", "/proliferate/sessions/x/status"] {
-        let own = gateway.call("OPTIONS", path).header("origin", OWN).send().await;
-        assert_eq!((own.status, own.header("access-control-allow-origin")), (204, Some(OWN)), "{path}");
+        let own = gateway.call("OPTIONS", path).header("origin", OWN_ORIGIN).send().await;
+        assert_eq!(
+            (own.status, own.header("access-control-allow-origin")),
+            (204, Some(OWN_ORIGIN)),
+            "{path}"
+        );
         assert_eq!(own.header("access-control-max-age"), Some("86400"));
         assert!(own.header("access-control-allow-headers").unwrap().contains("Idempotency-Key"));
         for foreign in ["https://evil.example", "null", "https://g.example.evil.example", "http://g.example"]
@@ -184,7 +188,10 @@ async fn the_page_has_its_policy_and_no_script_of_its_own() {
             "{path}"
         );
         let policy = page.header("content-security-policy").unwrap();
-        assert!(policy.starts_with(POLICY) && policy.contains("frame-ancestors 'none'"), "{policy}");
+        assert!(
+            policy.starts_with(EXPECTED_POLICY_START) && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
         assert!(!policy.contains("unsafe"), "{policy}");
         let text = page.text();
         assert!(

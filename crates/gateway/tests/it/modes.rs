@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
-use crate::world::{DENIED, World, outcomes, with, write_call};
+use crate::world::{DENIED_EVENTS, World, outcomes, with, write_call};
 
 async fn worlds() -> [World; 2] {
     [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
@@ -85,7 +85,7 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
         let events = world.events("run-set-0").await;
         assert_eq!(
             (outcomes(&events), &events[0]["authz"]["rule_id"]),
-            (DENIED.into(), &json!("mode:deny:org_default"))
+            (DENIED_EVENTS.into(), &json!("mode:deny:org_default"))
         );
         // Modes apply only to their own organization.
         let elsewhere = crate::people::OrgOf3::new(&world.gateway.app).await;

@@ -5,7 +5,7 @@ use tokio::net::TcpStream;
 
 use crate::harness::{address_of, within};
 
-const PROTOCOL: i32 = 196_608;
+const PROTOCOL_VERSION: i32 = 196_608;
 
 /// Runs `sql` on the database of `url`, whose server accepts every loopback connection without a password.
 pub(crate) async fn run(url: &str, sql: &str) {
@@ -14,7 +14,7 @@ pub(crate) async fn run(url: &str, sql: &str) {
     let database = parsed.path().trim_start_matches('/');
     let start = format!("user\0{}\0database\0{database}\0\0", parsed.username());
     let mut hello = length(start.len() + 4).to_vec();
-    hello.extend(PROTOCOL.to_be_bytes());
+    hello.extend(PROTOCOL_VERSION.to_be_bytes());
     hello.extend(start.as_bytes());
     stream.write_all(&hello).await.unwrap();
     within(until_ready(&mut stream)).await;

@@ -30,7 +30,7 @@ async fn listed(world: &World, token: &str, session: SessionId) -> Vec<String> {
     actions.map(|action| action["name"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn refused(world: &World, token: &str, session: SessionId) -> (u16, String) {
+async fn call_refused(world: &World, token: &str, session: SessionId) -> (u16, String) {
     let (status, body) = invoke(world, token, session, "effect.read", json!({})).await;
     (status, body["error"].as_str().unwrap_or_default().to_owned())
 }
@@ -48,7 +48,7 @@ async fn what_a_user_disables_is_neither_listed_nor_invoked_in_their_sessions() 
         let left = listed(&world, &token, own).await;
         assert_eq!((left.len(), left.iter().any(|name| name == "effect.read")), (all.len() - 1, false));
         assert_eq!(
-            refused(&world, &token, own).await,
+            call_refused(&world, &token, own).await,
             (403, "This action is disabled by user preferences".to_owned())
         );
         assert_eq!(world.effects(), 0);
@@ -58,7 +58,7 @@ async fn what_a_user_disables_is_neither_listed_nor_invoked_in_their_sessions() 
         let guide = format!("/proliferate/{own}/actions/guide/tools");
         assert_eq!(get(&world, &token, &guide).await.0, 404);
         let expected = (403, "This integration is disabled by user preferences".to_owned());
-        assert_eq!(refused(&world, &token, own).await, expected);
+        assert_eq!(call_refused(&world, &token, own).await, expected);
         assert_eq!(world.effects(), 0);
         assert_eq!(listed(&world, world.team.token(Role::Member), own).await, [""; 0], "as the agent");
         assert_eq!(
@@ -69,12 +69,12 @@ async fn what_a_user_disables_is_neither_listed_nor_invoked_in_their_sessions() 
 
         for (session, token) in [(others, &other_token), (nobodys, &nobodys_token)] {
             assert_eq!(listed(&world, token, session).await, all);
-            assert_eq!(refused(&world, token, session).await.0, 200);
+            assert_eq!(call_refused(&world, token, session).await.0, 200);
         }
         assert_eq!(prefer(&world, Role::Member, "tools", None, true).await, 200);
         assert_eq!(listed(&world, &token, own).await.len(), all.len() - 1, "the action is still disabled");
         assert_eq!(prefer(&world, Role::Member, "tools", Some("effect.read"), true).await, 200);
-        assert_eq!(refused(&world, &token, own).await.0, 200);
+        assert_eq!(call_refused(&world, &token, own).await.0, 200);
         gate::verify_database(&world.gateway.app.store, Vec::new(), None, &|_| ()).await.unwrap();
     }
 }
@@ -98,7 +98,7 @@ async fn a_disabled_action_is_refused_at_every_entry_and_at_its_approval() {
         let answer = world.gateway.post("/v1/tool-calls", &call).bearer(&token).send().await;
         assert_eq!((answer.status, world.effects()), (403, 0), "{}", answer.text());
 
-        assert_eq!(refused(&world, &token, own).await.0, 403);
+        assert_eq!(call_refused(&world, &token, own).await.0, 403);
         let events = get(&world, owner, "/v1/audit/events?limit=100").await.1;
         let denied = |event: &&Value| {
             event.to_string().contains("disabled by user preferences") && event["outcome"] == "deny"

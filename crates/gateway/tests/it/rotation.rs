@@ -14,7 +14,7 @@ use crate::harness::{Setup, TestGateway, within};
 use crate::people::{org, some_uuid};
 
 /// More secrets than one page of a rotation.
-const MANY: usize = 130;
+const SECRET_COUNT: usize = 130;
 
 fn keyring(gateway: &TestGateway) -> Keyring {
     Keyring::open(&gateway.setup.config(), &Rng::system()).unwrap()
@@ -44,15 +44,15 @@ fn only(key: &SecretString, of: &Keyring) -> Keyring {
 async fn a_rotation_re_encrypts_everything_and_the_old_key_decrypts_nothing() {
     let gateway = TestGateway::sqlite().await;
     let (a, b) = (org(&gateway.app).await, org(&gateway.app).await);
-    for at in 0..MANY {
+    for at in 0..SECRET_COUNT {
         set(&gateway.app.vault, if at % 2 == 0 { a } else { b }, &format!("S{at}")).await;
     }
     let mut keyring = keyring(&gateway);
     let old = keyring.vault.clone();
     keyring.renew_vault_key(&Rng::system()).unwrap();
     let (new, steps) = (vault(&gateway, &keyring), Cell::new(0));
-    assert_eq!(new.rotate(|done| steps.set(done)).await.unwrap(), MANY as u64);
-    assert_eq!(steps.get(), MANY as u64);
+    assert_eq!(new.rotate(|done| steps.set(done)).await.unwrap(), SECRET_COUNT as u64);
+    assert_eq!(steps.get(), SECRET_COUNT as u64);
     assert_eq!(new.rotate(|_| panic!("there is nothing left")).await.unwrap(), 0);
     keyring.forget_old_vault_key().unwrap();
 

@@ -9,7 +9,7 @@ use testkit::{Direction, FaultProxy};
 use crate::harness::{Setup, address_of, fresh_database, postgres_url, through};
 
 /// Asserts that the start fails, that its error contains all these parts, and that no data dir was created.
-async fn refused(setup: &Setup, parts: &[&str]) {
+async fn assert_refused(setup: &Setup, parts: &[&str]) {
     let Err(error) = setup.try_start().await else { panic!("it started") };
     let text = error.to_string();
     for part in parts {
@@ -31,7 +31,7 @@ fn closed_port() -> (tokio::net::TcpSocket, u16) {
 async fn a_taken_port_is_named_with_its_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    refused(&Setup::sqlite().set("PROLIFERATE_LISTEN", &address), &[&address, "--listen"]).await;
+    assert_refused(&Setup::sqlite().set("PROLIFERATE_LISTEN", &address), &[&address, "--listen"]).await;
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_data_dir_that_cannot_be_made_is_named_with_its_remedy() {
         std::fs::write(&file, "").unwrap();
         let below = file.join("data");
         let setup = setup.set("PROLIFERATE_DATA_DIR", below.to_str().unwrap());
-        refused(&setup, &[below.to_str().unwrap(), "--data-dir"]).await;
+        assert_refused(&setup, &[below.to_str().unwrap(), "--data-dir"]).await;
     }
 }
 
@@ -49,12 +49,19 @@ async fn a_data_dir_that_cannot_be_made_is_named_with_its_remedy() {
 async fn unreachable_services_are_named_without_their_passwords() {
     let (_held, port) = closed_port();
     let database = format!("postgres://u:hunter2@127.0.0.1:{port}/d");
-    refused(&Setup::postgres().await.set("DATABASE_URL", &database), &["DATABASE_URL", &port.to_string()])
+    assert_refused(
+        &Setup::postgres().await.set("DATABASE_URL", &database),
+        &["DATABASE_URL", &port.to_string()],
+    )
+    .await;
+    assert_refused(&Setup::postgres().await.set("DATABASE_URL", "postgres://u:hunter2@["), &["DATABASE_URL"])
         .await;
-    refused(&Setup::postgres().await.set("DATABASE_URL", "postgres://u:hunter2@["), &["DATABASE_URL"]).await;
     let absent = through(&format!("{}_absent", postgres_url()), address_of(&postgres_url()));
-    refused(&Setup::postgres().await.set("DATABASE_URL", &absent), &["DATABASE_URL", "postgres_absent"])
-        .await;
+    assert_refused(
+        &Setup::postgres().await.set("DATABASE_URL", &absent),
+        &["DATABASE_URL", "postgres_absent"],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -63,7 +70,7 @@ async fn a_silent_postgres_does_not_hang_the_start() {
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     proxy.black_hole(Direction::ToTarget);
     let setup = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address()));
-    refused(&setup, &["DATABASE_URL"]).await;
+    assert_refused(&setup, &["DATABASE_URL"]).await;
 }
 
 #[tokio::test]
@@ -73,8 +80,8 @@ async fn with_postgres_all_missing_secrets_are_named_at_once() {
     for name in names {
         setup = setup.set(name, "");
     }
-    refused(&setup, &[names[0], names[1], names[2], "openssl rand"]).await;
-    refused(&Setup::postgres().await.set(names[1], ""), &[names[1]]).await;
+    assert_refused(&setup, &[names[0], names[1], names[2], "openssl rand"]).await;
+    assert_refused(&Setup::postgres().await.set(names[1], ""), &[names[1]]).await;
 }
 
 #[tokio::test]
@@ -82,11 +89,11 @@ async fn a_bad_model_script_is_named_with_the_line() {
     let setup = Setup::sqlite();
     let script = setup.folder().join("model.toml");
     let setup = setup.set("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
-    refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml"]).await;
+    assert_refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml"]).await;
     std::fs::write(&script, "[[rule]]\n[[rule.step]]\nsay = \"x\"\n").unwrap();
-    refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml", "say"]).await;
+    assert_refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml", "say"]).await;
     std::fs::write(&script, "").unwrap();
-    refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "no rule"]).await;
+    assert_refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "no rule"]).await;
 }
 
 #[tokio::test]

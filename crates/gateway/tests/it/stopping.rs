@@ -3,7 +3,7 @@
 use crate::harness::{Running, Setup, within};
 use crate::raw::Raw;
 
-const BODY: &str = r#"{"code":"pll_00"}"#;
+const LOGIN_BODY: &str = r#"{"code":"pll_00"}"#;
 
 async fn gateway() -> Running {
     Setup::sqlite().set("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600").start().await.serve()
@@ -12,7 +12,7 @@ async fn gateway() -> Running {
 /// Starts a request whose handler waits for the body: the server has sent `100 Continue`.
 async fn in_flight(gateway: &Running) -> Raw {
     let mut client = Raw::open(gateway.address).await;
-    let length = BODY.len();
+    let length = LOGIN_BODY.len();
     client
         .send(format!(
             "POST /v1/login HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
@@ -27,7 +27,7 @@ async fn a_request_in_flight_is_finished() {
     let gateway = gateway().await;
     let mut client = in_flight(&gateway).await;
     gateway.life.soft.cancel();
-    client.send(BODY).await;
+    client.send(LOGIN_BODY).await;
     let said = client.rest().await;
     assert!(said.starts_with("HTTP/1.1 401") && said.contains("Invalid token"), "{said}");
     assert!(gateway.ended().await, "everything was finished");
@@ -67,7 +67,7 @@ async fn no_connection_is_accepted_after_the_soft_stop() {
         }
     })
     .await;
-    client.send(BODY).await;
+    client.send(LOGIN_BODY).await;
     assert!(client.rest().await.starts_with("HTTP/1.1 401"), "the one that was in is finished");
     assert!(gateway.ended().await);
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use crate::harness::within;
 use crate::raw::Raw;
 
-const HELLO: &str = "GET /socket HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+const UPGRADE_REQUEST: &str = "GET /socket HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
 /// Reads until the client disconnects, and holds the connection's slot until then.
@@ -25,7 +25,7 @@ async fn socket(upgrade: WebSocketUpgrade, Extension(held): Extension<Connection
 /// Opens a connection; `None` if the server refuses it.
 async fn connected(address: std::net::SocketAddr) -> Option<Raw> {
     let mut client = Raw::open(address).await;
-    client.send(HELLO).await;
+    client.send(UPGRADE_REQUEST).await;
     let mut first = [0; 12];
     within(tokio::io::AsyncReadExt::read_exact(&mut client.0, &mut first)).await.ok()?;
     assert_eq!(&first, b"HTTP/1.1 101");

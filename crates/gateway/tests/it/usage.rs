@@ -7,7 +7,7 @@ use store::Usage;
 use crate::harness::TestGateway;
 use crate::people::{org, person};
 
-const CALL: Usage = Usage {
+const CALL_USAGE: Usage = Usage {
     requests: 1,
     input_tokens: 100,
     output_tokens: 20,
@@ -32,7 +32,7 @@ async fn usage_is_summed_by_day_model_and_session() {
             (ours, sessions[1], "b", today),
             (theirs, sessions[1], "c", today),
         ] {
-            store.add_usage(org, session, model, CALL, at).await.unwrap();
+            store.add_usage(org, session, model, CALL_USAGE, at).await.unwrap();
         }
         let ask = async |query: &str| {
             let answer = gateway.get(&format!("/v1/usage{query}")).bearer(&ada.token).send().await;

@@ -131,7 +131,7 @@ pub(crate) fn with(mut call: Value, field: &str, value: Value) -> Value {
 }
 
 /// The events of a call that policy denies.
-pub(crate) const DENIED: [(&str, &str); 2] = [("authz_decision", "deny"), ("tool_call", "deny")];
+pub(crate) const DENIED_EVENTS: [(&str, &str); 2] = [("authz_decision", "deny"), ("tool_call", "deny")];
 
 pub(crate) fn outcomes<'a>(events: &'a [Value]) -> Vec<(&'a str, &'a str)> {
     let both =

@@ -10,21 +10,21 @@ use serde_json::Value;
 use targets::{JSON, REDACT, SECRETS, VERIFY, json_with, redact_with, verify_with};
 use testkit::fuzz::{Target, finds, holds};
 
-const TIME: Duration = Duration::from_secs(4);
+const TIME_PER_TARGET: Duration = Duration::from_secs(4);
 
 #[test]
 fn json_parser_upholds_its_invariants() {
-    holds(JSON, TIME);
+    holds(JSON, TIME_PER_TARGET);
 }
 
 #[test]
 fn redactor_upholds_its_invariants() {
-    holds(REDACT, TIME);
+    holds(REDACT, TIME_PER_TARGET);
 }
 
 #[test]
 fn verifier_upholds_its_invariants() {
-    holds(VERIFY, TIME);
+    holds(VERIFY, TIME_PER_TARGET);
 }
 
 /// Parses like `serde_json`, which keeps the last of two equal keys and rounds integers.

@@ -17,7 +17,7 @@ macro_rules! corpus {
     };
 }
 
-const LONGEST: usize = 8192;
+const MAX_INPUT_BYTES: usize = 8192;
 
 pub(crate) const JSON: Target<'_> = Target {
     name: "json",
@@ -61,7 +61,7 @@ pub(crate) const JSON: Target<'_> = Target {
             ".",
             "e",
         ],
-        LONGEST,
+        MAX_INPUT_BYTES,
     ),
 };
 
@@ -192,7 +192,7 @@ pub(crate) const REDACT: Target<'_> = Target {
             "x",
             "plk_",
         ],
-        LONGEST,
+        MAX_INPUT_BYTES,
     ),
 };
 
@@ -296,7 +296,7 @@ pub(crate) const VERIFY: Target<'_> = Target {
             "\u{feff}",
             "\r",
         ],
-        LONGEST,
+        MAX_INPUT_BYTES,
     ),
 };
 

@@ -48,7 +48,7 @@ pub(super) struct InvalidBody;
 
 impl Body {
     pub(super) const fn chunked() -> Self {
-        Self::Chunked(Chunk::NEXT)
+        Self::Chunked(Chunk::NEXT_CHUNK)
     }
 
     /// Whether the body has ended.
@@ -90,7 +90,7 @@ impl Body {
 }
 
 impl Chunk {
-    const NEXT: Self = Self::Size { size: 0, digits: 0 };
+    const NEXT_CHUNK: Self = Self::Size { size: 0, digits: 0 };
 
     /// The position after a byte that is not data.
     fn advance(&self, byte: u8) -> Result<Self, InvalidBody> {
@@ -112,7 +112,7 @@ impl Chunk {
             (Self::LineFeed { size: 0 }, b'\n') => Ok(Self::End),
             (Self::LineFeed { size }, b'\n') => Ok(Self::Data { left: *size }),
             (Self::Return, b'\r') => Ok(Self::ReturnLineFeed),
-            (Self::ReturnLineFeed, b'\n') => Ok(Self::NEXT),
+            (Self::ReturnLineFeed, b'\n') => Ok(Self::NEXT_CHUNK),
             _ => Err(InvalidBody),
         }
     }

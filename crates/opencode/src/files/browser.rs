@@ -4,12 +4,12 @@ use agent::Browser;
 use serde_json::{Value, json};
 
 /// The name of the server. OpenCode puts it before the name of each of its tools.
-const NAME: &str = "playwright";
+const SERVER_NAME: &str = "playwright";
 
 /// How long OpenCode waits for the server's list of tools. Its default of 5 s is too short for a busy machine.
 const LISTING_MS: u32 = 30_000;
 /// Where the server puts files that the agent gave no name. Without this option, that is a folder in the repository.
-const OUTPUT: &str = "/tmp/playwright";
+const OUTPUT_DIR: &str = "/tmp/playwright";
 
 /// The part `mcp` of OpenCode's configuration.
 pub(super) fn mcp_servers(browser: &Browser) -> Value {
@@ -28,9 +28,9 @@ pub(super) fn mcp_servers(browser: &Browser) -> Value {
         "--caps",
         "vision",
         "--output-dir",
-        OUTPUT,
+        OUTPUT_DIR,
     ];
-    json!({ NAME: {
+    json!({ SERVER_NAME: {
         "type": "local",
         "command": command,
         "environment": { "NODE_PATH": browser.packages },

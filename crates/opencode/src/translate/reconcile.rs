@@ -8,7 +8,7 @@ use proto::socket::{MessageRole, ServerMessage, WireStatus};
 use super::text;
 use super::tool::ToolCall;
 use super::turn::{Kind, Text, Turn, Verdict};
-use super::{Effect, Output, SILENT, STOPPED, Translator};
+use super::{AGENT_STOPPED_MESSAGE, Effect, NO_ANSWER_MESSAGE, Output, Translator};
 use crate::event::PartKind;
 use crate::history::Entry;
 
@@ -173,6 +173,6 @@ fn report_missing_end(turn: &mut Turn, out: &mut Output) {
         return;
     }
     turn.judge(Verdict::Failed);
-    let message = if last_is_done.is_none() { SILENT } else { STOPPED };
+    let message = if last_is_done.is_none() { NO_ANSWER_MESSAGE } else { AGENT_STOPPED_MESSAGE };
     out.messages.push(ServerMessage::Error { message: message.to_owned() });
 }

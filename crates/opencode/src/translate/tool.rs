@@ -15,7 +15,7 @@ const MAX_TITLE: usize = 1024;
 const METADATA_INTERVAL_MS: i64 = 250;
 
 /// The result of a call that was never ended.
-const INTERRUPTED: &str = "The tool call was interrupted.";
+const CALL_INTERRUPTED: &str = "The tool call was interrupted.";
 
 #[derive(Debug)]
 pub(super) struct ToolCall {
@@ -66,7 +66,7 @@ impl ToolCall {
 
     /// Ends a call for which no more events will arrive.
     pub(super) fn interrupt(&mut self, part: &str, now: i64) -> Option<ServerMessage> {
-        (!self.ended).then(|| self.end(part, INTERRUPTED.to_owned(), now, true))
+        (!self.ended).then(|| self.end(part, CALL_INTERRUPTED.to_owned(), now, true))
     }
 
     fn start(&mut self, part: &Part<'_>, fresh: bool, out: &mut Vec<ServerMessage>) {

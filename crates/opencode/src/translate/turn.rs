@@ -31,7 +31,7 @@ pub(super) struct Turn {
     /// The last reported error, so that a repeated report is not sent again.
     pub(super) last_error: String,
     pub(super) retrying: bool,
-    /// Whether clients were told that something was omitted.
+    /// Whether the message that output was omitted has been sent.
     pub(super) omission_reported: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Verdict {
     Ok,
     Failed,
     Cancelled,
-    /// The turn was cancelled, and clients were told.
+    /// The turn was cancelled, and the message that says so was sent.
     CancelReported,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Step {
     /// Set when the agent reports the message as complete. Its parts may still follow: OpenCode serializes an
     /// event when it is read, so even the first event about a message can show its end.
     pub(super) end: Option<End>,
-    /// Whether clients were told that it is complete.
+    /// Whether the message that completes it has been sent.
     pub(super) done: bool,
 }
 

@@ -12,7 +12,7 @@ use crate::client_invariants;
 pub(crate) const SESSION: &str = "ses_1";
 pub(crate) const PROMPT: &str = "msg_prompt";
 /// The event size limit; small, so that inputs easily exceed it.
-const MOST: usize = 2_000;
+const MAX_EVENTS: usize = 2_000;
 const LONGEST_INPUT: usize = 20_000;
 /// A message to clients is at most slightly longer than the input.
 const LONGEST_MESSAGE: usize = LONGEST_INPUT + 1_000;
@@ -83,14 +83,14 @@ pub(crate) type PlantedBug = fn(&mut Translator, usize);
 
 /// The decoder under test.
 pub(crate) fn decode(pieces: &[&[u8]]) -> Vec<Bytes> {
-    let mut decoder = Decoder::new(MOST);
+    let mut decoder = Decoder::new(MAX_EVENTS);
     let mut events = Vec::new();
     for piece in pieces {
         decoder.feed(piece);
         while let Some(event) = decoder.next_event() {
             events.extend(event.ok());
         }
-        assert!(decoder.buffered_len() <= 2 * MOST + 10, "{} bytes are held", decoder.buffered_len());
+        assert!(decoder.buffered_len() <= 2 * MAX_EVENTS + 10, "{} bytes are held", decoder.buffered_len());
     }
     events
 }
@@ -145,7 +145,7 @@ fn reference_decode(input: &[u8]) -> Vec<Bytes> {
             too_long = false;
             continue;
         }
-        too_long |= line.len() > MOST + 6;
+        too_long |= line.len() > MAX_EVENTS + 6;
         let (name, value) = match line.iter().position(|byte| *byte == b':') {
             Some(colon) => {
                 (&line[..colon], line[colon + 1..].strip_prefix(b" ").unwrap_or(&line[colon + 1..]))
@@ -157,7 +157,7 @@ fn reference_decode(input: &[u8]) -> Vec<Bytes> {
                 Some(data) => *data = [data.as_slice(), b"\n", value].concat(),
                 None => data = Some(value.to_vec()),
             }
-            too_long |= data.as_ref().is_some_and(|data| data.len() > MOST);
+            too_long |= data.as_ref().is_some_and(|data| data.len() > MAX_EVENTS);
         }
     }
     events

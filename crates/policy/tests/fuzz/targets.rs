@@ -78,7 +78,7 @@ pub(crate) fn policy_with(load: Load, input: &[u8]) -> Result<String, String> {
         Files { lanes: files.next(), roles: Some(files.next().unwrap_or_default()), tools: files.next() };
     let policy = match load(files) {
         Ok(policy) => policy,
-        Err(error) => return refused(&files, &error),
+        Err(error) => return check_refusal(&files, &error),
     };
     let lanes = files.lanes.unwrap_or_default();
     let ensure = |kept: bool, text: &str| if kept { Ok(()) } else { Err(text.to_owned()) };
@@ -110,7 +110,7 @@ pub(crate) fn policy_with(load: Load, input: &[u8]) -> Result<String, String> {
     ))
 }
 
-fn refused(files: &Files<'_>, error: &PolicyError) -> Result<String, String> {
+fn check_refusal(files: &Files<'_>, error: &PolicyError) -> Result<String, String> {
     let text = match error.file {
         "lanes.yaml" => files.lanes,
         "roles.yaml" => files.roles,

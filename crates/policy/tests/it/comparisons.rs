@@ -1,8 +1,8 @@
 //! `diff` and `replay`: what another version of the policy would change.
 
 use policy::{
-    Action, Change, Effect, Files, Outcome, PastDecision, Policy, Replay, Request, Risk, RunState, ToolFacts,
-    Verdict, Versions, Write, WriteMode, decide, diff, replay,
+    Action, Change, Effect, Files, Outcome, PastDecision, Policy, Replay, Request, Risk, RunState,
+    TableWrite, ToolFacts, Verdict, Versions, WriteMode, decide, diff, replay,
 };
 
 use crate::common::{LANES, ROLES, load, override_request, policy, request, versions};
@@ -149,7 +149,7 @@ fn replay_uses_the_tools_of_the_candidate() {
         Some(ToolFacts { risk: Risk::Danger, writes: None, mode_key: None })
     };
     assert_eq!(ids(&replay(&policy(), danger, one())), ["a"]);
-    let table = Write { table: "elsewhere".to_owned(), mode: WriteMode::Append };
+    let table = TableWrite { table: "elsewhere".to_owned(), mode: WriteMode::Append };
     let writes = |_: &str, _: &str, _: Option<Risk>| {
         Some(ToolFacts { risk: Risk::Write, writes: Some(table.clone()), mode_key: None })
     };

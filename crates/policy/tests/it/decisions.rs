@@ -2,7 +2,7 @@
 
 use policy::{
     Action, ActorClass, Check, Claim, Flag, Grant, Mode, ModeDecision, ModeSource, Outcome, Request, Risk,
-    RunState, Versions, Write, WriteMode, apply_drift, decide, explain,
+    RunState, TableWrite, Versions, WriteMode, apply_drift, decide, explain,
 };
 
 use crate::common::{LANES, ROLES, load, override_request, policy, request, tool, versions};
@@ -109,7 +109,7 @@ fn a_tool_that_writes_needs_a_lane_that_lists_the_write() {
     let lanes = LANES.replace("prohibitions:", lane);
     let policy = load(&lanes, &ROLES.replace("[intake, shared]", "[intake, notes, shared]")).unwrap();
     let reason = |lane: &str, name: &str, writes: Option<(&str, WriteMode)>| {
-        let writes = writes.map(|(table, mode)| Write { table: table.to_owned(), mode });
+        let writes = writes.map(|(table, mode)| TableWrite { table: table.to_owned(), mode });
         let (tool_name, operation) = (name.to_owned(), name.to_owned());
         let action = Action::Tool { tool_name, operation, risk: Risk::Write, registered: true, writes };
         decide(&policy, &Request { action, lane: lane.to_owned(), ..request() }).reason

@@ -36,7 +36,7 @@ fn every_built_in_rule_has_examples() {
 }
 
 /// The error for `LANES` or `ROLES` with one text replaced by another.
-fn refused(from: &str, to: &str) -> String {
+fn load_error(from: &str, to: &str) -> String {
     let (lanes, roles) = (LANES.replacen(from, to, 1), ROLES.replacen(from, to, 1));
     assert!(lanes != LANES || roles != ROLES, "the sample files do not contain {from}");
     load(&lanes, &roles).map_or_else(|error| error.to_string(), |_| "accepted".to_owned())
@@ -85,7 +85,7 @@ fn mistakes_are_reported_with_their_line() {
         ),
         ("  - lane_id: shared", "  - &x\n    lane_id: shared", "lanes.yaml:11: anchors"),
     ] {
-        let message = refused(from, to);
+        let message = load_error(from, to);
         assert!(message.starts_with(expected), "{to}: {message}");
     }
 }
@@ -100,7 +100,8 @@ fn lanes_and_roles_must_be_given_together() {
 
 #[test]
 fn a_failing_example_rejects_the_file() {
-    let with = |examples: &str| refused("    override:", &format!("    examples:\n{examples}    override:"));
+    let with =
+        |examples: &str| load_error("    override:", &format!("    examples:\n{examples}    override:"));
     let right = "{role: ADMIN, tool: x, scope: [override_ticket_id]}";
     let wrong = "{role: ADMIN, tool: x}";
     assert_eq!(
@@ -117,12 +118,12 @@ fn a_failing_example_rejects_the_file() {
         elsewhere,
         "lanes.yaml:21: the example of a lane is always a call in that lane; remove `lane`"
     );
-    let prohibited = refused(
+    let prohibited = load_error(
         "    roles: [AGENT]\n",
         "    roles: [AGENT]\n    examples: {match: [{role: SERVICE, tool: ocr.run}]}\n",
     );
     assert_eq!(prohibited, "lanes.yaml:27: this example should be prohibited, but is not");
-    let spared = refused(
+    let spared = load_error(
         "    roles: [AGENT]\n",
         "    roles: [AGENT]\n    examples: {not_match: [{role: AGENT, tool: ocr.run}]}\n",
     );

@@ -78,7 +78,7 @@ pub struct ToolActor {
     pub agent_name: Option<String>,
 }
 
-/// The version pins of the two policy files.
+/// The versions of `lanes.yaml` and `roles.yaml` that a caller demands; the gate denies the call under any other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyVersionsBody {

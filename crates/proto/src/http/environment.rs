@@ -271,7 +271,7 @@ pub struct FinishSetup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
     pub name: Option<String>,
-    /// Whether the setup session goes on; otherwise it is stopped.
+    /// Whether the setup session keeps running; otherwise it is stopped.
     #[serde(default = "default_true")]
     pub keep_running: bool,
 }

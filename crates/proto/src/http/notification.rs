@@ -1,4 +1,4 @@
-//! Where an organization is told that something waits for a person.
+//! The webhook that an organization gets notifications at when something waits for a person.
 
 use std::fmt;
 

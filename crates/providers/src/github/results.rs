@@ -9,7 +9,7 @@ use crate::ApiError;
 
 /// Fields to keep, as JSON pointers without the first slash; the last part is the name in the result, except that
 /// `user/login` becomes `user`.
-const ISSUE: [&str; 11] = [
+const ISSUE_FIELDS: [&str; 11] = [
     "number",
     "title",
     "state",
@@ -41,10 +41,10 @@ const PULL_REQUEST: [&str; 17] = [
     "created_at",
     "updated_at",
 ];
-const COMMENT: [&str; 5] = ["id", "html_url", "body", "user/login", "created_at"];
-const FILE: [&str; 7] =
+const COMMENT_FIELDS: [&str; 5] = ["id", "html_url", "body", "user/login", "created_at"];
+const FILE_FIELDS: [&str; 7] =
     ["filename", "previous_filename", "status", "additions", "deletions", "changes", "patch"];
-const CHECK: [&str; 8] = [
+const CHECK_FIELDS: [&str; 8] = [
     "name",
     "status",
     "conclusion",
@@ -54,14 +54,14 @@ const CHECK: [&str; 8] = [
     "output/title",
     "output/summary",
 ];
-const ENTRY: [&str; 4] = ["name", "path", "type", "size"];
+const ENTRY_FIELDS: [&str; 4] = ["name", "path", "type", "size"];
 
 pub(super) fn issue(body: &Value) -> Result<Value, ApiError> {
-    one(body, one_issue)
+    one(body, issue_result)
 }
 
 pub(super) fn issues(body: &Value) -> Result<Value, ApiError> {
-    each(body, one_issue)
+    each(body, issue_result)
 }
 
 pub(super) fn pull_request(body: &Value) -> Result<Value, ApiError> {
@@ -73,28 +73,28 @@ pub(super) fn pull_requests(body: &Value) -> Result<Value, ApiError> {
 }
 
 pub(super) fn comment(body: &Value) -> Result<Value, ApiError> {
-    one(body, |item| pick(item, &COMMENT))
+    one(body, |item| pick(item, &COMMENT_FIELDS))
 }
 
 pub(super) fn comments(body: &Value) -> Result<Value, ApiError> {
-    each(body, |item| pick(item, &COMMENT))
+    each(body, |item| pick(item, &COMMENT_FIELDS))
 }
 
 pub(super) fn files(body: &Value) -> Result<Value, ApiError> {
-    each(body, |item| pick(item, &FILE))
+    each(body, |item| pick(item, &FILE_FIELDS))
 }
 
 pub(super) fn checks(body: &Value) -> Result<Value, ApiError> {
-    let runs = each(&body["check_runs"], |item| pick(item, &CHECK))?;
+    let runs = each(&body["check_runs"], |item| pick(item, &CHECK_FIELDS))?;
     Ok(json!({"total_count": body["total_count"], "check_runs": runs}))
 }
 
 /// A folder is a list of entries. The text of a file is decoded; GitHub sends none for files over 1 MB.
 pub(super) fn contents(body: &Value) -> Result<Value, ApiError> {
     if body.is_array() {
-        return each(body, |item| pick(item, &ENTRY));
+        return each(body, |item| pick(item, &ENTRY_FIELDS));
     }
-    let mut file = pick(body, &ENTRY);
+    let mut file = pick(body, &ENTRY_FIELDS);
     file["sha"] = body["sha"].clone();
     if body["encoding"] == "base64" {
         let encoded = body["content"].as_str().unwrap_or_default();
@@ -108,8 +108,8 @@ pub(super) fn contents(body: &Value) -> Result<Value, ApiError> {
     Ok(file)
 }
 
-fn one_issue(item: &Value) -> Value {
-    let mut issue = pick(item, &ISSUE);
+fn issue_result(item: &Value) -> Value {
+    let mut issue = pick(item, &ISSUE_FIELDS);
     issue["labels"] = names(&item["labels"], "name");
     issue["assignees"] = names(&item["assignees"], "login");
     issue["is_pull_request"] = item.get("pull_request").is_some().into();

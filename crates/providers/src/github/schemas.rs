@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::schema::{
-    BODY, Param, choice, flag, id, integer, list, object, optional, required, text, with_default,
+    MAX_BODY_CHARS, Param, choice, flag, id, integer, list, object, optional, required, text, with_default,
 };
 
 /// The largest number that JSON keeps exactly.
@@ -65,7 +65,7 @@ fn assignees(description: &str) -> Param {
 }
 
 fn comment() -> Param {
-    required("body", text("The comment in Markdown.", BODY))
+    required("body", text("The comment in Markdown.", MAX_BODY_CHARS))
 }
 
 pub(super) fn list_issues() -> Value {
@@ -90,7 +90,7 @@ pub(super) fn create_issue() -> Value {
         owner(),
         repo(),
         required("title", title("Title of the issue.")),
-        optional("body", text("Body in Markdown.", BODY)),
+        optional("body", text("Body in Markdown.", MAX_BODY_CHARS)),
         labels("Names of labels."),
         assignees("Logins of assignees."),
     ])
@@ -102,7 +102,7 @@ pub(super) fn update_issue() -> Value {
         repo(),
         issue_number(),
         optional("title", title("The new title.")),
-        optional("body", text("The new body in Markdown.", BODY)),
+        optional("body", text("The new body in Markdown.", MAX_BODY_CHARS)),
         optional("state", choice("The new state.", &["open", "closed"])),
         optional(
             "state_reason",
@@ -151,7 +151,7 @@ pub(super) fn create_pull_request() -> Value {
         required("title", title("Title of the pull request.")),
         required("head", text("Branch with the changes; `user:branch` if it is in a fork.", 300)),
         required("base", text("Branch that the changes go into.", 255)),
-        optional("body", text("Body in Markdown.", BODY)),
+        optional("body", text("Body in Markdown.", MAX_BODY_CHARS)),
         optional("draft", flag("Whether to open it as a draft.")),
     ])
 }

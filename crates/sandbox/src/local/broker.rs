@@ -18,8 +18,8 @@ use super::sockets;
 use super::wire::{self, Operation, Request};
 
 /// The user `nobody`, which owns no files and no processes.
-const NOBODY: u32 = 65_534;
-const BACKLOG: i32 = 128;
+const NOBODY_UID: u32 = 65_534;
+const LISTEN_BACKLOG: i32 = 128;
 
 /// The hidden subcommand: serves requests from its standard input, a socket, until the other end closes.
 pub(super) fn main() -> ExitCode {
@@ -68,7 +68,7 @@ fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
         Err(error) => return Err(error),
     }
     if root {
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let (uid, gid) = (Uid::from_raw(NOBODY_UID), Gid::from_raw(NOBODY_UID));
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid)?;
@@ -85,7 +85,7 @@ fn listen(port: u16) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
 }
 

@@ -1,12 +1,12 @@
-//! Decides when to scan a sandbox's files. A scan takes about a microsecond per file: with 100,000 files it cannot
-//! run on every request, and with several hundred thousand not every second.
+//! Decides when to scan a sandbox's files to measure its disk usage. A scan takes about a microsecond per file: with
+//! 100,000 files it is too slow to run on every request, and with several hundred thousand, every second.
 //!
-//! So every second an upper bound is computed: the result of the last scan plus what the entire file system has
-//! grown since *before* that scan. While the bound is within the limit, so are the files, whoever wrote what. When
-//! it is not, the files are scanned immediately. Growth that is hidden because others free space within the same
-//! second costs nobody anything, since the file system then holds no more than before; the next regular scan finds
-//! it. The same holds for file systems that report late (btrfs) or incompletely, above all for the number of files
-//! and for hard links.
+//! So every second this module computes an upper bound: the result of the last scan plus the growth of the entire
+//! file system since *before* that scan. While the bound is within the limit, so is the sandbox, whoever wrote the
+//! data. When the bound exceeds the limit, the files are scanned immediately. If others free space within the same
+//! second, they hide growth of the sandbox from the bound. That is harmless, since the file system then holds no more
+//! than before, and the next regular scan finds it. The same holds for file systems that report late (btrfs) or
+//! incompletely, above all for the number of files and for hard links.
 //!
 //! A sandbox that stays just below its limit and keeps writing makes the bound exceed it every second. Scans still
 //! take at most a fifth of one core: the pause that an urgent scan skips is added before the next one. The scans of
@@ -21,7 +21,7 @@ use crate::tree::{MAX_ENTRIES, Size};
 const PAUSE_FACTOR: u32 = 4;
 /// The pause while nothing changes: a hundredth of a core.
 const QUIET_PAUSE_FACTOR: u32 = 99;
-/// Growth of the file system below this, for example by somebody's logs, is no reason to scan sooner.
+/// Growth of the file system below this, for example by logs of other programs, does not trigger an early scan.
 const NEGLIGIBLE_GROWTH: u64 = 1 << 20;
 /// File systems that report their usage immediately: ext, XFS and tmpfs.
 const PROMPT_FILESYSTEMS: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    const MOST: u64 = 100 * MIB;
+    const LIMIT_BYTES: u64 = 100 * MIB;
 
     fn holds(mib: u64, names: u64) -> FilesystemUsage {
         FilesystemUsage { size: Size { bytes: mib * MIB, names }, prompt: true }
@@ -118,7 +118,7 @@ mod tests {
     /// A schedule whose last scan took 0.2 seconds and just ended, with 1,000 MiB in its file system.
     fn after_scan_of(mib: u64) -> ScanSchedule {
         let mut disk = ScanSchedule::default();
-        assert!(disk.is_due(Some(holds(1000, 5000)), MOST, at(0)), "the first scan must be due");
+        assert!(disk.is_due(Some(holds(1000, 5000)), LIMIT_BYTES, at(0)), "the first scan must be due");
         let size = Size { bytes: mib * MIB, names: 10 };
         disk.record_scan(
             Some(DiskScan { used: Some(holds(1000, 5000)), size, incomplete: false }),
@@ -131,17 +131,17 @@ mod tests {
     #[test]
     fn scans_are_rare_without_growth_and_frequent_with_growth() {
         let mut disk = after_scan_of(10);
-        assert!(!disk.is_due(Some(holds(1000, 5000)), MOST, at(190)));
+        assert!(!disk.is_due(Some(holds(1000, 5000)), LIMIT_BYTES, at(190)));
         assert!(
-            disk.is_due(Some(holds(1000, 5000)), MOST, at(200)),
+            disk.is_due(Some(holds(1000, 5000)), LIMIT_BYTES, at(200)),
             "a scan must be due after the long pause"
         );
         let mut disk = after_scan_of(10);
-        assert!(!disk.is_due(Some(holds(1002, 5000)), MOST, at(9)));
-        assert!(disk.is_due(Some(holds(1002, 5000)), MOST, at(10)));
+        assert!(!disk.is_due(Some(holds(1002, 5000)), LIMIT_BYTES, at(9)));
+        assert!(disk.is_due(Some(holds(1002, 5000)), LIMIT_BYTES, at(10)));
         // A file system that reports late, or not at all, gives no reason to wait.
         for used in [Some(FilesystemUsage { prompt: false, ..holds(1000, 5000) }), None] {
-            assert!(after_scan_of(10).is_due(used, MOST, at(10)));
+            assert!(after_scan_of(10).is_due(used, LIMIT_BYTES, at(10)));
         }
         let mut disk = after_scan_of(10);
         let size = Size { bytes: 10 * MIB, names: 10 };
@@ -151,7 +151,7 @@ mod tests {
             at(202),
         );
         assert!(
-            disk.is_due(Some(holds(1000, 5000)), MOST, at(210)),
+            disk.is_due(Some(holds(1000, 5000)), LIMIT_BYTES, at(210)),
             "an incomplete scan must be repeated soon"
         );
     }
@@ -159,15 +159,18 @@ mod tests {
     #[test]
     fn possible_overuse_is_scanned_immediately() {
         let mut disk = after_scan_of(80);
-        assert!(!disk.is_due(Some(holds(1020, 5000)), MOST, at(3)), "the bound is still within the limit");
-        assert!(disk.is_due(Some(holds(1021, 5000)), MOST, at(4)));
+        assert!(
+            !disk.is_due(Some(holds(1020, 5000)), LIMIT_BYTES, at(3)),
+            "the bound is still within the limit"
+        );
+        assert!(disk.is_due(Some(holds(1021, 5000)), LIMIT_BYTES, at(4)));
         // Space freed by others does not hide the growth.
         let mut disk = after_scan_of(80);
-        assert!(!disk.is_due(Some(holds(1015, 5000)), MOST, at(3)));
-        assert!(!disk.is_due(Some(holds(900, 5000)), MOST, at(4)));
-        assert!(disk.is_due(Some(holds(906, 5000)), MOST, at(5)));
+        assert!(!disk.is_due(Some(holds(1015, 5000)), LIMIT_BYTES, at(3)));
+        assert!(!disk.is_due(Some(holds(900, 5000)), LIMIT_BYTES, at(4)));
+        assert!(disk.is_due(Some(holds(906, 5000)), LIMIT_BYTES, at(5)));
         assert!(
-            after_scan_of(1).is_due(Some(holds(1000, 5000 + MAX_ENTRIES)), MOST, at(3)),
+            after_scan_of(1).is_due(Some(holds(1000, 5000 + MAX_ENTRIES)), LIMIT_BYTES, at(3)),
             "too many files"
         );
     }
@@ -179,7 +182,7 @@ mod tests {
         for mib in 1001..3000 {
             now += 1;
             let used = Some(holds(mib, 5000));
-            if disk.is_due(used, MOST, at(now)) {
+            if disk.is_due(used, LIMIT_BYTES, at(now)) {
                 let size = Size { bytes: 100 * MIB, names: 10 };
                 disk.record_scan(Some(DiskScan { used, size, incomplete: false }), at(now), at(now + 2));
                 (now, looking) = (now + 2, looking + 2);

@@ -11,8 +11,8 @@ use crate::error::SandboxError;
 /// Path of the home directory inside the sandbox.
 const HOME: &str = "/home/user";
 /// The suffix that the kernel appends to the path of a mounted folder that was removed.
-const DELETED: &str = "//deleted";
-const GROUPS: &str = "/sys/fs/cgroup";
+const DELETED_SUFFIX: &str = "//deleted";
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Part of the names of our control groups.
 const GROUP_PREFIX: &str = "/proliferate-";
 /// The lowest user id that can belong to a sandbox.
@@ -79,7 +79,7 @@ fn deleted_home(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);
         let (root, place) = (fields.next()?, fields.next()?);
-        let path = Path::new(root.strip_suffix(DELETED)?);
+        let path = Path::new(root.strip_suffix(DELETED_SUFFIX)?);
         let of_provider = path.parent()?.parent()?.ends_with("sandboxes") && path.ends_with("home");
         (place == HOME && of_provider).then(|| path.to_owned())
     })
@@ -91,8 +91,8 @@ fn groups(pid: i32) -> Vec<PathBuf> {
     let paths =
         text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| path.contains(GROUP_PREFIX));
     let tops = || {
-        let below = fs::read_dir(GROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
-        below.chain([PathBuf::from(GROUPS)])
+        let below = fs::read_dir(CGROUP_ROOT).into_iter().flatten().flatten().map(|entry| entry.path());
+        below.chain([PathBuf::from(CGROUP_ROOT)])
     };
     let all = paths.flat_map(|path| tops().map(move |top| top.join(path.trim_start_matches('/'))));
     all.filter(|group| group.is_dir()).collect()

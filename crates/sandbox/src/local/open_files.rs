@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// The magic number of tmpfs.
-const TMPFS: u64 = 0x0102_1994;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The writable tmpfs mounts of a sandbox.
 const IN_MEMORY: [&str; 3] = ["tmp", "dev/shm", "run"];
 
@@ -73,7 +73,7 @@ pub(super) fn tmpfs(pid: i32) -> u64 {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let used = |name: &str| {
         let found = rustix::fs::statfs(root.join(name)).ok()?;
-        let in_memory = u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS);
+        let in_memory = u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
         let block = u64::try_from(found.f_bsize).unwrap_or_default();
         in_memory.then(|| found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(block))
     };

@@ -25,7 +25,7 @@ const TIOCLINUX: u64 = libc::TIOCLINUX;
 const NEW_NAMESPACES: [u64; 7] =
     [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
 /// UNIX, INET, INET6 and NETLINK; other families are attack surface that no agent needs.
-const FAMILIES: [u64; 4] = [1, 2, 10, 16];
+const ALLOWED_SOCKET_FAMILIES: [u64; 4] = [1, 2, 10, 16];
 
 /// The largest System V shared memory segment in bytes. An unmapped segment belongs to no process, so no count
 /// includes it, and a namespace can have 4096 of them. Databases use far smaller ones to lock their folders.
@@ -33,7 +33,7 @@ const MAX_SHM_SEGMENT: u64 = 64 * 1024;
 
 /// The filters as BPF programs for the kernel.
 pub(crate) fn programs() -> io::Result<Vec<Vec<u8>>> {
-    let refused = compile(refused()?, EPERM)?;
+    let refused = compile(refused_syscalls()?, EPERM)?;
     let absent = [libc::SYS_clone3, libc::SYS_io_setup].map(|nr| (nr, Vec::new()));
     let absent = compile(BTreeMap::from(absent), ENOSYS)?;
     let mut all = vec![bytes(&refused), bytes(&absent)];
@@ -50,7 +50,7 @@ fn compile(rules: BTreeMap<i64, Vec<Rule>>, errno: u32) -> io::Result<BpfProgram
         .map_err(io::Error::other)
 }
 
-fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
+fn refused_syscalls() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
     let mut rules: BTreeMap<i64, Vec<Rule>> = refused::numbers().map(|nr| (nr, Vec::new())).collect();
     let one = |condition| Rule::new(vec![condition]).map_err(io::Error::other);
     let when = |arg, op, value| Condition::new(arg, Len::Dword, op, value).map_err(io::Error::other);
@@ -62,7 +62,7 @@ fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
     let ioctl = [TIOCSTI, TIOCLINUX].map(|request| one(when(1, Op::Eq, request)?));
     rules.insert(libc::SYS_ioctl, ioctl.into_iter().collect::<io::Result<_>>()?);
     let mut others = Vec::new();
-    for family in FAMILIES {
+    for family in ALLOWED_SOCKET_FAMILIES {
         others.push(when(0, Op::Ne, family)?);
     }
     let socket = Rule::new(others).map_err(io::Error::other)?;

@@ -7,10 +7,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-const UNIX: u8 = 1;
-const INET: [u8; 2] = [2, 10];
+const AF_UNIX: u8 = 1;
+const AF_INET_FAMILIES: [u8; 2] = [2, 10];
 const TCP_AND_UDP: [u8; 2] = [6, 17];
-const NETLINK: u8 = 16;
+const AF_NETLINK: u8 = 16;
 
 /// The most that one sender can have in flight, unless it has raised its buffer size.
 pub(super) const MAX_IN_FLIGHT: u64 = 2 * 212_992;
@@ -22,7 +22,7 @@ const BYTE_OVERHEAD: u64 = 1024;
 
 // Constants of `linux/netlink.h`, `linux/sock_diag.h`, `linux/unix_diag.h`, `linux/inet_diag.h` and
 // `linux/netlink_diag.h`.
-const HEADER: usize = 16;
+const NETLINK_HEADER_BYTES: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const BY_FAMILY: u16 = 20;
@@ -50,7 +50,7 @@ pub(super) fn memory(diag_socket: &OwnedFd) -> io::Result<u64> {
     let most = fs::read_to_string("/proc/sys/net/core/wmem_max").ok();
     let most = most.and_then(|text| text.trim().parse::<u64>().ok()).map_or(MAX_IN_FLIGHT, |most| most * 2);
     let mut sum = query(diag_socket, &unix_request(), |body| unix_memory(body, most))?;
-    for family in INET {
+    for family in AF_INET_FAMILIES {
         for protocol in TCP_AND_UDP {
             let request = inet_request(family, protocol);
             sum += ignore_unsupported(query(diag_socket, &request, |body| {
@@ -69,7 +69,7 @@ fn ignore_unsupported(result: io::Result<u64>) -> io::Result<u64> {
 
 fn unix_request() -> Vec<u8> {
     let numbers = [u32::MAX, 0, UNIX_SHOW_QUEUES_AND_MEMORY, 0, 0].map(u32::to_ne_bytes);
-    [&[UNIX, 0, 0, 0], numbers.as_flattened()].concat()
+    [&[AF_UNIX, 0, 0, 0], numbers.as_flattened()].concat()
 }
 
 fn inet_request(family: u8, protocol: u8) -> Vec<u8> {
@@ -78,12 +78,12 @@ fn inet_request(family: u8, protocol: u8) -> Vec<u8> {
 
 fn netlink_request() -> Vec<u8> {
     let numbers = [0, NETLINK_SHOW_MEMORY, 0, 0].map(u32::to_ne_bytes);
-    [&[NETLINK, u8::MAX, 0, 0], numbers.as_flattened()].concat()
+    [&[AF_NETLINK, u8::MAX, 0, 0], numbers.as_flattened()].concat()
 }
 
 /// Sends one request and sums up the replies.
 fn query(diag_socket: &OwnedFd, body: &[u8], each: impl Fn(&[u8]) -> u64) -> io::Result<u64> {
-    let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
+    let length = u32::try_from(NETLINK_HEADER_BYTES + body.len()).unwrap_or_default();
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(BY_FAMILY.to_ne_bytes());
     message.extend(REQUEST_ALL.to_ne_bytes());
@@ -120,7 +120,7 @@ impl<'a> Iterator for Messages<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let length = number(self.0, 0)? as usize;
         let kind = short(self.0, 4)?;
-        let body = self.0.get(HEADER..length)?;
+        let body = self.0.get(NETLINK_HEADER_BYTES..length)?;
         self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, body))
     }

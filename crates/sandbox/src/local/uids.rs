@@ -89,7 +89,7 @@ impl Uids {
     }
 
     /// Releases an id if it still belongs to this sandbox: a sweep may have released it already, and another
-    /// sandbox may have it now.
+    /// sandbox may own it now.
     pub(crate) fn release(&self, uid: u32, id: &SandboxId) {
         self.release_if_owned_by(uid, Some(id));
     }
@@ -149,15 +149,15 @@ impl Uids {
     }
 
     fn own_file(&self, uid: u32) -> PathBuf {
-        named(&self.own, uid)
+        file_of_uid(&self.own, uid)
     }
 
     fn host_file(&self, uid: u32) -> PathBuf {
-        named(&self.host, uid)
+        file_of_uid(&self.host, uid)
     }
 }
 
-fn named(folder: &Path, uid: u32) -> PathBuf {
+fn file_of_uid(folder: &Path, uid: u32) -> PathBuf {
     folder.join(uid.to_string())
 }
 

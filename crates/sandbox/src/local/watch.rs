@@ -26,7 +26,7 @@ use super::records::{Folder, LimitExceeded, MAX_LOG, Record};
 use super::sockets;
 use crate::tree::{self, Size, TreeError};
 
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Terminals share one limit of the host, and no sandbox needs more of them.
 const MAX_TERMINALS: usize = 128;
 /// Descriptors are normally in flight only for a moment; if some are at this many checks in a row, they hide files.
@@ -88,7 +88,7 @@ fn watch_with(
 async fn watch_resources(watched: Arc<WatchedSandbox>, check: fn(&WatchedSandbox) -> Option<Reason>) {
     watched.open_diag_socket().await;
     loop {
-        tokio::time::sleep(TICK).await;
+        tokio::time::sleep(TICK_INTERVAL).await;
         let found = check_on_thread(&watched, move |watched| check(watched).map_or(Ok(()), Err)).await;
         if found.is_none() {
             return;
@@ -100,7 +100,7 @@ async fn watch_files(watched: Arc<WatchedSandbox>, scan_permits: Arc<Semaphore>,
     let (clock, mut disk) = (Clock::system(), ScanSchedule::default());
     let most = watched.record.limits.disk_bytes;
     loop {
-        tokio::time::sleep(TICK).await;
+        tokio::time::sleep(TICK_INTERVAL).await;
         let Some(used) =
             check_on_thread(&watched, |watched| Ok(FilesystemUsage::of(&watched.folder.home()))).await
         else {

@@ -15,7 +15,7 @@ use super::{TreeError, kind, none_if_gone, open_folder, open_top};
 pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The size of the buffer for directory entries in bytes.
-const NAMES: usize = 32 * 1024;
+const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
 
 /// An open folder. Its entries are read in parts, because the sandbox decides how many there are.
 pub(super) struct OpenFolder {
@@ -56,7 +56,7 @@ impl OpenFolder {
         &self,
         mut visit: impl FnMut(&CStr) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
-        let mut buffer = Vec::with_capacity(NAMES);
+        let mut buffer = Vec::with_capacity(DIRECTORY_BUFFER_BYTES);
         let mut names = RawDir::new(&self.handle, buffer.spare_capacity_mut());
         while let Some(entry) = names.next() {
             let entry = match entry {

@@ -13,7 +13,7 @@ use super::{TreeError, kind, none_if_gone, open_folder, open_top, stat_entry};
 /// The depth of one descent; deeper folders are first moved to the top.
 const MAX_DESCENT: usize = 32;
 /// How many names are read at once; continuing after removing some of them could skip others.
-const NAMES: usize = 1024;
+const NAMES_PER_BATCH: usize = 1024;
 
 /// Removes a folder and its content. A missing folder is fine, also when another process removes it at the same
 /// time: the gateway and an operator may both stop a sandbox.
@@ -41,7 +41,7 @@ fn ok_if_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
 
 fn names(folder: &OwnedFd) -> Result<Vec<CString>, TreeError> {
     let mut folder = Dir::read_from(folder)?;
-    let names = std::iter::from_fn(|| next_name(&mut folder)).take(NAMES).collect::<Result<_, _>>();
+    let names = std::iter::from_fn(|| next_name(&mut folder)).take(NAMES_PER_BATCH).collect::<Result<_, _>>();
     Ok(names?)
 }
 

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::support::{LISTEN, TestBed, id};
 
 /// Attempts that need no preparation on the host: a script, and what it must not print.
-const ATTEMPTS: &[(&str, &str)] = &[
+const ESCAPE_ATTEMPTS: &[(&str, &str)] = &[
     ("host users", "cat /etc/shadow && echo ESCAPED"),
     ("root's home", "ls /root && echo ESCAPED"),
     (
@@ -92,11 +92,11 @@ const ATTEMPTS: &[(&str, &str)] = &[
 async fn every_attempt_to_escape_fails() {
     let bed = TestBed::new();
     let sandbox = bed.start("attempts").await;
-    for (name, script) in ATTEMPTS {
+    for (name, script) in ESCAPE_ATTEMPTS {
         let output = bed.run(&sandbox, &format!("{{ {script}; }} 2>&1; echo done")).await;
         assert!(output.contains("done") && !output.contains("ESCAPED"), "{name}: {output}");
     }
-    println!("{} attempts to escape failed, as they must", ATTEMPTS.len());
+    println!("{} attempts to escape failed, as they must", ESCAPE_ATTEMPTS.len());
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 

@@ -79,10 +79,10 @@ pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApp
         exclude(roots, target, number)?;
         // Recorded before the file has the values: if we die in between, a later request still removes them.
         written.insert(place.path.clone(), &before | &names);
-        record(roots, &written, number)?;
+        write_record(roots, &written, number)?;
         write_small(roots, &place, Some(0o600), content.as_bytes(), number)?;
         written.insert(place.path.clone(), names);
-        record(roots, &written, number)?;
+        write_record(roots, &written, number)?;
         applied.push(WrittenEnvFile { path: place.path, key_count: values.len() });
     }
     Ok(EnvApplyResult { applied })
@@ -116,7 +116,7 @@ pub(super) fn scrub(
             true
         };
         if written.remove(&place.path).is_some() {
-            record(roots, &written, number)?;
+            write_record(roots, &written, number)?;
         }
         if changed {
             scrubbed.push(place.path);
@@ -143,7 +143,7 @@ fn written(roots: &Roots) -> WrittenVariables {
     content.ok().and_then(|content| serde_json::from_slice(&content).ok()).unwrap_or_default()
 }
 
-fn record(roots: &Roots, written: &WrittenVariables, number: u64) -> Result<(), Refusal> {
+fn write_record(roots: &Roots, written: &WrittenVariables, number: u64) -> Result<(), Refusal> {
     let content =
         serde_json::to_vec(written).map_err(|_| Refusal::new(Code::Io, "cannot record the variables"))?;
     write_small(roots, &Place::home(ENV_RECORD), Some(0o600), &content, number)

@@ -21,7 +21,7 @@ use super::tree::ProcessTree;
 use crate::protocol::{Code, Control, Exec, ExecDone, ExitReason, Refusal, Size};
 
 /// The time between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(1);
+const KILL_DELAY: Duration = Duration::from_secs(1);
 
 type Input = Box<dyn AsyncWrite + Send + Unpin>;
 
@@ -129,7 +129,7 @@ async fn supervise(
             }
             () = &mut deadline, if !timed_out => {
                 timed_out = true;
-                tree.end(GRACE).await;
+                tree.end(KILL_DELAY).await;
             }
             said = controls.recv() => match said {
                 Ok(Some(message)) => handle_control(&message, tree, terminal).await.map_err(Some)?,

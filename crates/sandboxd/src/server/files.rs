@@ -15,7 +15,7 @@ use crate::protocol::{
     Stat, Write,
 };
 
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Runs disk I/O on a blocking thread, away from the tasks that keep the channel alive.
 pub(super) async fn blocking<T: Send + 'static>(
@@ -37,7 +37,7 @@ pub(super) async fn read(roots: Arc<Roots>, read: Read, sender: &mut Sender) -> 
     let mut left = limit.unwrap_or(MAX_FILE).min(MAX_FILE);
     let mut sent = 0;
     while left > 0 {
-        let mut chunk = bytes::BytesMut::with_capacity(CHUNK);
+        let mut chunk = bytes::BytesMut::with_capacity(CHUNK_BYTES);
         let got = (&mut file).take(left).read_buf(&mut chunk).await.map_err(|error| io_refusal(&error))?;
         if got == 0 {
             break;

@@ -10,7 +10,7 @@ use rustix::process::Pid;
 use tokio::process::{Child, Command};
 
 use super::roots::{Roots, io_refusal};
-use super::tree::{MARK, ProcessTree};
+use super::tree::{MARK_VARIABLE, ProcessTree};
 use super::{DEFAULT_PATH, Options};
 use crate::protocol::{Code, Place, Refusal};
 
@@ -81,7 +81,7 @@ impl Launcher {
             command.process_group(0);
             command
         };
-        command.args(words).env_clear().envs(&self.env).envs(env).env(MARK, &mark).current_dir(&cwd);
+        command.args(words).env_clear().envs(&self.env).envs(env).env(MARK_VARIABLE, &mark).current_dir(&cwd);
         command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
         let child = command.spawn().map_err(|error| start_refusal(&error))?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-const CHUNK: usize = 32 * 1024;
+const CHUNK_BYTES: usize = 32 * 1024;
 /// After the program has exited, forwarding stops when no output arrives for this long, even if another process
 /// still holds the pipe…
 const QUIET_TIMEOUT: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ struct LaneReader {
 
 impl LaneReader {
     fn new(source: Option<Source>) -> Self {
-        let length = if source.is_some() { CHUNK } else { 0 };
+        let length = if source.is_some() { CHUNK_BYTES } else { 0 };
         Self { source, buffer: vec![0; length] }
     }
 

@@ -24,13 +24,13 @@ pub(super) struct Roots {
 }
 
 /// Reading may follow symlinks that stay beneath the root; changing follows none.
-const FOLLOWING: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-const STRICT: ResolveFlags = FOLLOWING.union(ResolveFlags::NO_SYMLINKS);
-const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const FOLLOW_SYMLINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+const REFUSE_SYMLINKS: ResolveFlags = FOLLOW_SYMLINKS.union(ResolveFlags::NO_SYMLINKS);
+const OPEN_DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Roots {
     pub(super) fn open(home: &Path, workspace: &Path) -> io::Result<Self> {
-        let open = |path: &Path| openat(CWD, path, FOLDER, Mode::empty());
+        let open = |path: &Path| openat(CWD, path, OPEN_DIRECTORY, Mode::empty());
         Ok(Self {
             home: open(home)?,
             workspace: open(workspace)?,
@@ -70,7 +70,7 @@ impl Roots {
             flags |= OFlags::DIRECTORY;
         }
         let path = clean(&place.path)?;
-        let file = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOWING)
+        let file = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOW_SYMLINKS)
             .map_err(refusal)?;
         let stat = stat_of(&file).map_err(refusal)?;
         match (stat.kind, folder) {
@@ -84,7 +84,7 @@ impl Roots {
     pub(super) fn stat(&self, place: &Place) -> Result<Stat, Refusal> {
         let path = clean(&place.path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOWING);
+        let found = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOW_SYMLINKS);
         stat_of(found.map_err(refusal)?).map_err(refusal)
     }
 
@@ -99,19 +99,21 @@ impl Roots {
     }
 
     pub(super) fn folder(&self, root: Root, path: &Path, make: bool) -> Result<OwnedFd, Refusal> {
-        let direct = openat2(self.handle(root), or_dot(path), FOLDER, Mode::empty(), STRICT);
+        let direct = openat2(self.handle(root), or_dot(path), OPEN_DIRECTORY, Mode::empty(), REFUSE_SYMLINKS);
         match direct {
             Err(Errno::NOENT) if make => {}
             other => return other.map_err(refusal),
         }
-        let mut at = openat2(self.handle(root), ".", FOLDER, Mode::empty(), STRICT).map_err(refusal)?;
+        let mut at = openat2(self.handle(root), ".", OPEN_DIRECTORY, Mode::empty(), REFUSE_SYMLINKS)
+            .map_err(refusal)?;
         for part in path.components() {
             let part = part.as_os_str();
             match mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(refusal(error)),
             }
-            at = openat2(&at, part, FOLDER | OFlags::NOFOLLOW, Mode::empty(), STRICT).map_err(refusal)?;
+            at = openat2(&at, part, OPEN_DIRECTORY | OFlags::NOFOLLOW, Mode::empty(), REFUSE_SYMLINKS)
+                .map_err(refusal)?;
         }
         Ok(at)
     }

@@ -18,7 +18,7 @@ use super::roots::io_refusal;
 use crate::protocol::{ExitReason, Refusal, Restart, ServiceInfo, ServiceSpec, ServiceState};
 
 /// The time between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
+const KILL_DELAY: Duration = Duration::from_secs(5);
 /// How long to wait for the remaining output of a service that has exited.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -29,15 +29,16 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(250);
-    const LONGEST: Duration = Duration::from_secs(30);
-    const HEALTHY: Duration = Duration::from_secs(30);
+    const FIRST_RESTART_DELAY: Duration = Duration::from_millis(250);
+    const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
+    const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
     pub(super) fn pause_after(&mut self, ran_for: Duration) -> Duration {
-        if ran_for >= Self::HEALTHY {
+        if ran_for >= Self::HEALTHY_AFTER {
             self.failures = 0;
         }
-        let pause = Self::FIRST.saturating_mul(1 << self.failures.min(16)).min(Self::LONGEST);
+        let pause =
+            Self::FIRST_RESTART_DELAY.saturating_mul(1 << self.failures.min(16)).min(Self::MAX_RESTART_DELAY);
         self.failures = self.failures.saturating_add(1);
         pause
     }
@@ -154,7 +155,7 @@ impl Service {
                     _ => open = false,
                 },
                 () = wait_until_set(&mut stop) => {
-                    tree.end(GRACE).await;
+                    tree.end(KILL_DELAY).await;
                     break child.wait().await;
                 }
             }
@@ -209,6 +210,6 @@ mod tests {
         assert_eq!(backoff.pause_after(Duration::from_secs(30)).as_millis(), 250);
         assert_eq!(backoff.pause_after(Duration::ZERO).as_millis(), 500);
         backoff.failures = u32::MAX;
-        assert_eq!(backoff.pause_after(Duration::ZERO), Backoff::LONGEST);
+        assert_eq!(backoff.pause_after(Duration::ZERO), Backoff::MAX_RESTART_DELAY);
     }
 }

@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::time::sleep;
 
 /// The environment variable that contains the mark.
-pub(super) const MARK: &str = "SANDBOXD_RUN";
+pub(super) const MARK_VARIABLE: &str = "SANDBOXD_RUN";
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// A fork bomb may need several rounds; each kills every process that it finds.
-const ROUNDS: usize = 50;
+const MAX_ROUNDS: usize = 50;
 
 #[derive(Clone)]
 pub(super) struct ProcessTree {
@@ -39,7 +39,7 @@ struct Process {
 
 impl ProcessTree {
     pub(super) fn new(leader: Pid, mark: &str) -> Self {
-        Self { leader, mark: format!("{MARK}={mark}\0").into_bytes() }
+        Self { leader, mark: format!("{MARK_VARIABLE}={mark}\0").into_bytes() }
     }
 
     /// Signals the leader's group, as a terminal would.
@@ -76,7 +76,7 @@ impl ProcessTree {
     }
 
     pub(super) async fn kill(&self) {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             if self.signal_all(Signal::KILL) == 0 {
                 return;
             }
@@ -87,7 +87,7 @@ impl ProcessTree {
     /// Kills the processes left behind by a leader that was already reaped. Its pid may have been reused, so only
     /// the mark counts.
     pub(super) async fn kill_leftovers(&self) {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let rest = self.members(MemberFilter::Marked);
             if rest.is_empty() {
                 return;

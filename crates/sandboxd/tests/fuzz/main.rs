@@ -11,11 +11,11 @@ use serde_json::Value;
 use targets::{REQUESTS, corpus};
 use testkit::fuzz::Target;
 
-const TIME: Duration = Duration::from_secs(10);
+const TIME_PER_TARGET: Duration = Duration::from_secs(10);
 
 #[test]
 fn request_parser_survives_fuzzing() {
-    testkit::fuzz::holds(REQUESTS, TIME);
+    testkit::fuzz::holds(REQUESTS, TIME_PER_TARGET);
 }
 
 #[test]

@@ -128,10 +128,10 @@ pub(crate) fn completion_rows<'a>(reports: &[PlannedReport<'a>]) -> [Rows<'a>; 7
 }
 
 /// The key of a row: its first two values.
-const KEY: &[(&str, usize)] = &[("org_id", 1), ("id", 2)];
+const KEY_COLUMNS: &[(&str, usize)] = &[("org_id", 1), ("id", 2)];
 
 fn runs<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
-    const SET: &[(&str, usize)] = &[
+    const SET_COLUMNS: &[(&str, usize)] = &[
         ("status", 3),
         ("status_reason", 4),
         ("completion_id", 5),
@@ -152,12 +152,12 @@ fn runs<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
             Cell::Time(None),
         ]
     };
-    let statement = Statement::Update { table: "automation_runs", set: SET, key: KEY };
+    let statement = Statement::Update { table: "automation_runs", set: SET_COLUMNS, key: KEY_COLUMNS };
     Rows { statement, values: reports.iter().map(row).collect() }
 }
 
 fn trigger_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
-    const SET: &[(&str, usize)] = &[("status", 3), ("error", 4)];
+    const SET_COLUMNS: &[(&str, usize)] = &[("status", 3), ("error", 4)];
     let row = |(report, ..): &PlannedReport<'a>| {
         vec![
             Cell::from(report.org.uuid()),
@@ -166,12 +166,12 @@ fn trigger_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
             Cell::from(report.error()),
         ]
     };
-    let statement = Statement::Update { table: "trigger_events", set: SET, key: KEY };
+    let statement = Statement::Update { table: "trigger_events", set: SET_COLUMNS, key: KEY_COLUMNS };
     Rows { statement, values: reports.iter().map(row).collect() }
 }
 
 fn sessions<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
-    const SET: &[(&str, usize)] = &[("outcome", 3), ("summary", 4), ("transcript_seq", 5)];
+    const SET_COLUMNS: &[(&str, usize)] = &[("outcome", 3), ("summary", 4), ("transcript_seq", 5)];
     let row = |planned: &PlannedReport<'a>| {
         let report: &'a RunCompletion = planned.0;
         vec![
@@ -182,7 +182,7 @@ fn sessions<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
             Cell::from(transcript_seq(planned)),
         ]
     };
-    let statement = Statement::Update { table: "sessions", set: SET, key: KEY };
+    let statement = Statement::Update { table: "sessions", set: SET_COLUMNS, key: KEY_COLUMNS };
     Rows { statement, values: reports.iter().map(row).collect() }
 }
 
@@ -203,7 +203,7 @@ fn run_events<'a>(reports: &[PlannedReport<'a>]) -> Rows<'a> {
             Cell::from(report.at),
         ]
     };
-    // A quick agent reports before the runner has recorded that it goes on.
+    // A quick agent reports before the runner has recorded that it continued.
     let waited = |(report, before, _): &PlannedReport<'a>| {
         before.is_waiting.then(|| {
             vec![

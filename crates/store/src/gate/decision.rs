@@ -46,7 +46,7 @@ pub struct RequestEdit {
 
 #[derive(Clone, Debug)]
 pub enum RunVerdict {
-    /// One of two people approves: the run goes on waiting.
+    /// The first of two approvals: the run keeps waiting.
     FirstApproval,
     /// This instance executes the call, if the request has not expired and nobody has decided about it.
     Start { instance: String },
@@ -92,7 +92,7 @@ impl RunDecision {
         match &self.verdict {
             RunVerdict::FirstApproval => plan.first_approvals.push(self),
             RunVerdict::Start { instance } | RunVerdict::Redeem { instance } => {
-                plan.starts.push((self, instance, started(self, run)));
+                plan.starts.push((self, instance, start_of_run(self, run)));
             }
             RunVerdict::Grant { until } => plan.grants.push((self, *until)),
             RunVerdict::Deny(ended) | RunVerdict::Expire(ended) => {
@@ -122,12 +122,12 @@ impl RunDecision {
     }
 }
 
-fn started(decision: &RunDecision, run: &Run) -> DateTime<Utc> {
+fn start_of_run(decision: &RunDecision, run: &Run) -> DateTime<Utc> {
     RunDecision::started_at(run.created_at, decision.at)
 }
 
 /// The key of a run: the first two values of its row.
-const KEY: &[(&str, usize)] = &[("org_id", 1), ("run_id", 2)];
+const KEY_COLUMNS: &[(&str, usize)] = &[("org_id", 1), ("run_id", 2)];
 
 /// The rows of all decisions. The stored request is not needed any more, except by a grant until it is redeemed.
 pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 5] {
@@ -184,15 +184,15 @@ pub(crate) fn decision_rows<'a>(plan: &Plan<'a>) -> [Rows<'a>; 5] {
         ]
     };
     let set = &[("first_approved_by", 3), ("first_approved_at", 4), ("two_person", 5)];
-    let firsts = Statement::Update { table: "invocations", set, key: KEY };
+    let firsts = Statement::Update { table: "invocations", set, key: KEY_COLUMNS };
     let set = &[("request", 3), ("params", 4), ("edited_hash", 5)];
-    let edits = Statement::Update { table: "invocations", set, key: KEY };
+    let edits = Statement::Update { table: "invocations", set, key: KEY_COLUMNS };
     let set = &[("status", 3), ("instance", 4), ("started_at", 5)];
-    let starts = Statement::Update { table: "runs", set, key: KEY };
+    let starts = Statement::Update { table: "runs", set, key: KEY_COLUMNS };
     let set = &[("decided_by", 3), ("decided_at", 4), ("request", 5)];
-    let decisions = Statement::Update { table: "invocations", set, key: KEY };
+    let decisions = Statement::Update { table: "invocations", set, key: KEY_COLUMNS };
     let set = &[("decided_by", 3), ("decided_at", 4), ("expires_at", 5)];
-    let grants = Statement::Update { table: "invocations", set, key: KEY };
+    let grants = Statement::Update { table: "invocations", set, key: KEY_COLUMNS };
     [
         // Before the decisions, which remove the stored request.
         Rows { statement: edits, values: plan.edits.iter().map(edited).collect() },
@@ -248,7 +248,7 @@ pub(crate) struct WaitingCount(pub(crate) i64);
 from_row!(inline WaitingCount, row => WaitingCount(row.try_get("number")?));
 
 /// Two counts, because one that selects sessions OR keys reads every waiting request of the organization.
-pub(crate) const WAITING: &str = "SELECT
+pub(crate) const COUNT_WAITING: &str = "SELECT
     (SELECT count(*) FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     WHERE r.org_id = $1 AND r.status = 'created' AND r.session_id = $2 AND i.expires_at > $3) +
     (SELECT count(*) FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id

@@ -1,5 +1,5 @@
-//! What an agent has said when it reports the end of its run, also in messages that it has not finished. It is saved in the
-//! transaction that ends the run.
+//! The transcript of a run when its agent reports the end, including unfinished messages. It is saved in the transaction
+//! that ends the run, so that an outcome is never stored without the messages that led to it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -12,14 +12,14 @@ use super::{PreparedWrite, Written};
 use crate::NewArtifact;
 
 /// A forgotten artifact costs one INSERT that does nothing.
-const MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2047);
+const MAX_ARTIFACTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2047);
 
 /// The keys of artifacts that exist.
 pub(crate) struct RecentArtifacts(Mutex<LruCache<(OrgId, String), ()>>);
 
 impl Default for RecentArtifacts {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(MAX)))
+        Self(Mutex::new(LruCache::new(MAX_ARTIFACTS)))
     }
 }
 

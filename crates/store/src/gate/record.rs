@@ -113,17 +113,17 @@ pub(crate) trait LedgerConnection {
     fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
-const SIZE: &str = "SELECT size FROM ledger_tree WHERE id = 1";
+const TREE_SIZE: &str = "SELECT size FROM ledger_tree WHERE id = 1";
 
 impl LedgerConnection for PgConnection {
     fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
-        const HOLD: &str = "UPDATE ledger_tree SET size = size WHERE id = 1";
-        async move { Ok(sqlx::query(HOLD).execute(self).await.map(drop)?) }.boxed()
+        const LOCK_TREE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1";
+        async move { Ok(sqlx::query(LOCK_TREE).execute(self).await.map(drop)?) }.boxed()
     }
 
     fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>> {
         async move {
-            let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
+            let size: i64 = sqlx::query_scalar(TREE_SIZE).fetch_one(&mut *self).await?;
             let (chain, record) = new.to_record()?;
             let event = PlannedEvent { new, unattached: true, chain: &chain, record: &record };
             postgres::append(self, &[event], non_negative(size)?).await
@@ -140,7 +140,7 @@ impl LedgerConnection for SqliteConnection {
 
     fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>> {
         async move {
-            let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
+            let size: i64 = sqlx::query_scalar(TREE_SIZE).fetch_one(&mut *self).await?;
             let size = non_negative(size)?;
             let (chain, record) = new.to_record()?;
             let events = [PlannedEvent { new, unattached: true, chain: &chain, record: &record }];
@@ -159,9 +159,11 @@ impl LedgerConnection for SqliteConnection {
 }
 
 async fn sqlite_tail(connection: &mut SqliteConnection, chain: &str) -> Result<LedgerTail, StoreError> {
-    let count: i64 = sqlx::query_scalar(sqlite::EVENTS).fetch_one(&mut *connection).await?;
+    let count: i64 = sqlx::query_scalar(sqlite::SELECT_EVENT_COUNT).fetch_one(&mut *connection).await?;
     let mut tail = LedgerTail { events: non_negative(count)?, ..LedgerTail::default() };
-    for (sql, found) in [(sqlite::HEAD, &mut tail.heads), (sqlite::LAST, &mut tail.last_events)] {
+    for (sql, found) in
+        [(sqlite::SELECT_HEAD, &mut tail.heads), (sqlite::SELECT_LAST_EVENT, &mut tail.last_events)]
+    {
         if let Some(row) = sqlx::query(sql).bind(chain).fetch_optional(&mut *connection).await? {
             let head =
                 Head { sequence: non_negative(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };

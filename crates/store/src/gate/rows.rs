@@ -277,13 +277,13 @@ fn takes<'a>(plan: &Plan<'a>) -> Rows<'a> {
 
 /// The changes of tools to configurations: one statement for each column.
 fn effects<'a>(effects: &[&'a Effect]) -> [Rows<'a>; 2] {
-    const COMMANDS: &[(&str, usize)] = &[
+    const COMMAND_COLUMNS: &[(&str, usize)] = &[
         ("service_commands", 3),
         ("service_commands_updated_by", 4),
         ("service_commands_updated_at", 5),
         ("updated_at", 5),
     ];
-    const FILES: &[(&str, usize)] =
+    const ENV_FILE_COLUMNS: &[(&str, usize)] =
         &[("env_files", 3), ("env_files_updated_by", 4), ("env_files_updated_at", 5), ("updated_at", 5)];
     let (mut commands, mut files) = (Vec::new(), Vec::new());
     for effect in effects {
@@ -296,7 +296,10 @@ fn effects<'a>(effects: &[&'a Effect]) -> [Rows<'a>; 2] {
     }
     let key = &[("org_id", 1), ("id", 2)];
     let update = |set| Statement::Update { table: "configurations", set, key };
-    [Rows { statement: update(COMMANDS), values: commands }, Rows { statement: update(FILES), values: files }]
+    [
+        Rows { statement: update(COMMAND_COLUMNS), values: commands },
+        Rows { statement: update(ENV_FILE_COLUMNS), values: files },
+    ]
 }
 
 /// Changes of operators, which are rare.

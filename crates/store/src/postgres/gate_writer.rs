@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Postgres;
 use crate::gate::completion::{OPEN_RUN_LOCKED, OpenRun};
-use crate::gate::decision::{WAITING, WAITING_STATE_LOCKED, WaitingCount, WaitingState};
+use crate::gate::decision::{COUNT_WAITING, WAITING_STATE_LOCKED, WaitingCount, WaitingState};
 use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
@@ -22,7 +22,7 @@ use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
 use crate::gate::{Inbox, Job, PreparedWrite, Written, reply, split_conflicts};
 use crate::ledger_event::{hash, non_negative};
-use crate::run::MANY;
+use crate::run::SELECT_RUNS;
 use crate::{Durability, Run, StoreError};
 
 /// The tables are analyzed after this many writes, and again each time the number has grown by this factor.
@@ -56,10 +56,10 @@ pub(crate) async fn work(server: Postgres, mut inbox: Inbox) {
 /// the organization looks as good as the key: calls would then read that whole index. Autovacuum analyzes only once a minute.
 async fn analyze_tables(server: Postgres) {
     // Only the columns that are searched: sampling all our JSON takes the server a second.
-    const ANALYZE: &str =
+    const ANALYZE_TABLES: &str =
         "ANALYZE runs (org_id, run_id, parent_run_id, case_id, status, instance, created_at),
         ledger_events (position, chain, sequence, event_id, run_id, case_id, unattached)";
-    let analyze = sqlx::raw_sql(ANALYZE).execute(&server.pool);
+    let analyze = sqlx::raw_sql(ANALYZE_TABLES).execute(&server.pool);
     if let Err(error) = server.with_timeout(analyze).await {
         tracing::warn!(%error, "PostgreSQL could not analyze the gate's tables: calls may be slow until it does");
     }
@@ -102,8 +102,8 @@ async fn run(
     writes: &[Arc<PreparedWrite>],
 ) -> Result<Vec<Written>, StoreError> {
     // First of all, because this row lock makes the writers of the ledger take turns.
-    const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
-    let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
+    const LOCK_TREE_SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
+    let size: i64 = sqlx::query_scalar(LOCK_TREE_SIZE).fetch_one(&mut *tx).await?;
     let existing = read_existing(tx, writes).await?;
     let size = non_negative(size)?;
     let mut plan = plan(writes, &existing, size);
@@ -122,18 +122,18 @@ async fn read_existing(
     writes: &[Arc<PreparedWrite>],
 ) -> Result<ExistingRows, StoreError> {
     // Locked, so that the rows still exist when they are changed.
-    const CONFIGURATIONS: &str = "SELECT org_id, id FROM configurations
+    const LOCK_CONFIGURATIONS: &str = "SELECT org_id, id FROM configurations
         WHERE (org_id, id) IN (SELECT * FROM UNNEST($1::uuid[], $2::uuid[])) FOR UPDATE";
     let mut existing = ExistingRows::default();
     let (orgs, ids): (Vec<Uuid>, Vec<&str>) =
         run_keys(writes).into_iter().map(|(org, run)| (org.uuid(), run)).unzip();
-    let runs: Vec<Run> = sqlx::query_as(MANY).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
+    let runs: Vec<Run> = sqlx::query_as(SELECT_RUNS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
     existing.runs.extend(runs.into_iter().map(|run| ((run.org_id, run.run_id.clone()), run)));
     let (orgs, ids): (Vec<Uuid>, Vec<Uuid>) =
         configuration_keys(writes).into_iter().map(|(org, id)| (org.uuid(), id.uuid())).unzip();
     if !ids.is_empty() {
         let rows: Vec<(Uuid, Uuid)> =
-            sqlx::query_as(CONFIGURATIONS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
+            sqlx::query_as(LOCK_CONFIGURATIONS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
         let key = |(org, id)| (OrgId::from(org), ConfigurationId::from(id));
         existing.configurations.extend(rows.into_iter().map(key));
     }
@@ -165,8 +165,12 @@ async fn read_existing(
         existing.waiting_states.extend(found.map(|state: WaitingState| ((org, run.to_owned()), state)));
     }
     for (org, requester, at) in waiting_requesters(writes) {
-        let WaitingCount(count) =
-            sqlx::query_as(WAITING).bind(org.uuid()).bind(requester).bind(at).fetch_one(&mut *tx).await?;
+        let WaitingCount(count) = sqlx::query_as(COUNT_WAITING)
+            .bind(org.uuid())
+            .bind(requester)
+            .bind(at)
+            .fetch_one(&mut *tx)
+            .await?;
         existing.waiting.insert((org, requester), non_negative(count)?);
     }
     Ok(existing)
@@ -179,11 +183,11 @@ pub(crate) async fn append(
     size: u64,
 ) -> Result<(), StoreError> {
     // The heads, the last event of each chain and the last of all, in one round trip.
-    const TAIL: &str = "SELECT 'head' AS kind, chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)
+    const SELECT_TAIL: &str = "SELECT 'head' AS kind, chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)
         UNION ALL SELECT 'event', c.chain, e.sequence, e.hash FROM UNNEST($1::text[]) AS c (chain) CROSS JOIN LATERAL
             (SELECT sequence, hash FROM ledger_events WHERE chain = c.chain ORDER BY sequence DESC LIMIT 1) e
         UNION ALL SELECT 'size', '', COALESCE(max(position) + 1, 0), '' FROM ledger_events";
-    let rows = sqlx::query(TAIL).bind(chain_names(events)).fetch_all(&mut *tx).await?;
+    let rows = sqlx::query(SELECT_TAIL).bind(chain_names(events)).fetch_all(&mut *tx).await?;
     let mut tail = LedgerTail::default();
     for row in rows {
         let (kind, number): (&str, i64) = (row.try_get("kind")?, row.try_get("sequence")?);

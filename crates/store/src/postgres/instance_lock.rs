@@ -16,23 +16,24 @@ use super::open::{connect, describe_url};
 use crate::StoreError;
 
 /// The key of the lock, which is arbitrary; advisory locks belong to one database.
-const LOCK: i64 = 7_212_170_412;
+const LOCK_KEY: i64 = 7_212_170_412;
 const TRY_LOCK: &str = "SELECT pg_try_advisory_lock($1)";
 /// The server process that holds the lock. PostgreSQL splits the number into two columns.
-const HOLDER: &str =
+const SELECT_HOLDER: &str =
     "SELECT pid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid::bigint = $1 >> 32 AND objid::bigint = $1 & 4294967295";
-/// Lets the server notice within about five seconds that the machine of a gateway has gone away without a word. Its defaults
-/// are hours. PostgreSQL ignores these settings on a Unix socket, which cannot outlive its process.
-const KEEPALIVE: &str =
+/// Lets the server notice within about five seconds that the machine of a gateway is gone without having closed its
+/// connections. The server's defaults are hours. PostgreSQL ignores these settings on a Unix socket, which cannot outlive
+/// its process.
+const SET_KEEPALIVE: &str =
     "SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3";
 
 /// Between two attempts to get a lock that another gateway holds.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the connection that holds the lock is checked, and how long it may take to answer.
-const CHECK: Duration = Duration::from_secs(1);
-const ANSWER: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Held while a gateway serves. Dropping it closes the connection, and so releases the lock.
 pub struct InstanceLock {
@@ -53,7 +54,7 @@ impl InstanceLock {
         if !session.try_lock().await? {
             let retrying = async {
                 while !session.try_lock().await? {
-                    sleep(RETRY).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
                 Ok::<_, StoreError>(())
             };
@@ -61,7 +62,7 @@ impl InstanceLock {
             timeout(wait, retrying).await.map_err(served)??;
         }
         let (report_loss, lost) = watch::channel(false);
-        let keeper = tokio::spawn(keep(session, url.to_owned(), report_loss));
+        let keeper = tokio::spawn(hold_lock(session, url.to_owned(), report_loss));
         Ok(Self { keeper, lost })
     }
 
@@ -88,25 +89,25 @@ struct Session {
 impl Session {
     async fn open(url: &str) -> Result<Self, StoreError> {
         let (_, mut connection) = connect(url).await?;
-        raw_sql(KEEPALIVE).execute(&mut connection).await?;
+        raw_sql(SET_KEEPALIVE).execute(&mut connection).await?;
         let pid = query_scalar("SELECT pg_backend_pid()::bigint").fetch_one(&mut connection).await?;
         Ok(Self { connection, pid })
     }
 
     async fn try_lock(&mut self) -> sqlx::Result<bool> {
-        query_scalar(TRY_LOCK).bind(LOCK).fetch_one(&mut self.connection).await
+        query_scalar(TRY_LOCK).bind(LOCK_KEY).fetch_one(&mut self.connection).await
     }
 
     async fn is_alive(&mut self) -> bool {
-        matches!(timeout(ANSWER, self.connection.ping()).await, Ok(Ok(())))
+        matches!(timeout(ANSWER_TIMEOUT, self.connection.ping()).await, Ok(Ok(())))
     }
 }
 
 /// Checks the connection, and replaces it when it breaks: PostgreSQL restarts, networks fail. Ends when another gateway
 /// holds the lock.
-async fn keep(mut session: Session, url: String, report_loss: watch::Sender<bool>) {
+async fn hold_lock(mut session: Session, url: String, report_loss: watch::Sender<bool>) {
     loop {
-        sleep(CHECK).await;
+        sleep(CHECK_INTERVAL).await;
         if session.is_alive().await {
             continue;
         }
@@ -119,7 +120,7 @@ async fn keep(mut session: Session, url: String, report_loss: watch::Sender<bool
     }
 }
 
-/// Takes the lock again, however long the server is away. `None`: another gateway has it.
+/// Retries until it holds the lock again, however long the server is unreachable. `None` if another gateway holds it.
 async fn retake(url: &str, old_pid: i64) -> Option<Session> {
     loop {
         let attempt = async {
@@ -129,7 +130,7 @@ async fn retake(url: &str, old_pid: i64) -> Option<Session> {
                 return Ok::<_, StoreError>(Attempt::Locked(session));
             }
             let holder: Option<i64> =
-                query_scalar(HOLDER).bind(LOCK).fetch_optional(&mut session.connection).await?;
+                query_scalar(SELECT_HOLDER).bind(LOCK_KEY).fetch_optional(&mut session.connection).await?;
             // The server has not noticed yet that our old connection is gone.
             if holder == Some(old_pid) {
                 let end = "SELECT pg_terminate_backend($1::int)";
@@ -137,10 +138,10 @@ async fn retake(url: &str, old_pid: i64) -> Option<Session> {
             }
             Ok(if holder.is_none_or(|pid| pid == old_pid) { Attempt::Later } else { Attempt::Taken })
         };
-        match timeout(ANSWER, attempt).await {
+        match timeout(ANSWER_TIMEOUT, attempt).await {
             Ok(Ok(Attempt::Locked(session))) => return Some(session),
             Ok(Ok(Attempt::Taken)) => return None,
-            Ok(Ok(Attempt::Later) | Err(_)) | Err(_) => sleep(RETRY).await,
+            Ok(Ok(Attempt::Later) | Err(_)) | Err(_) => sleep(RETRY_INTERVAL).await,
         }
     }
 }

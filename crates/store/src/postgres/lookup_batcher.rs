@@ -15,9 +15,9 @@ use super::Postgres;
 use crate::{Run, SandboxSession, SessionRecord};
 
 /// Callers wait when more lookups than this are queued.
-const QUEUE: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 /// The most lookups of one statement.
-const BATCH: usize = 256;
+const MAX_BATCH: usize = 256;
 
 /// The rows that every call of an agent needs.
 pub(crate) struct LookupBatchers {
@@ -53,7 +53,7 @@ where
     T: Clone + Send + 'static,
 {
     fn start(postgres: &Postgres, fetch: Fetch<K, T>) -> Self {
-        let (lookups, queue) = mpsc::channel(QUEUE);
+        let (lookups, queue) = mpsc::channel(QUEUE_CAPACITY);
         tokio::spawn(work(postgres.clone(), fetch, queue));
         Self(lookups)
     }
@@ -75,7 +75,7 @@ async fn work<K, T>(
     T: Clone,
 {
     let mut batch = Vec::new();
-    while queue.recv_many(&mut batch, BATCH).await > 0 {
+    while queue.recv_many(&mut batch, MAX_BATCH).await > 0 {
         let keys = batch.iter().map(|(key, _)| key.clone()).collect();
         let rows = postgres.with_timeout(fetch(&postgres.pool, keys)).await.ok();
         let rows: Option<HashMap<K, T>> = rows.map(|rows| rows.into_iter().collect());

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::Postgres;
 use super::lookup_batcher::LookupBatchers;
-use crate::db::{Db, PATIENCE};
+use crate::db::{ACQUIRE_TIMEOUT, Db};
 use crate::gate::WriteQueue;
 use crate::migrate::{self, AppliedMigrations};
 use crate::{Schema, Store, StoreError};
@@ -29,7 +29,7 @@ impl Store {
     /// Connects to PostgreSQL if the database has the schema of this program.
     pub async fn open_existing_postgres(url: &str) -> Result<Self, StoreError> {
         let (options, mut connection) = connect(url).await?;
-        let applied = applied(&mut connection).await?;
+        let applied = applied_migrations(&mut connection).await?;
         connection.close().await?;
         migrate::require_latest(applied, || describe_url(url))?;
         Ok(Self::postgres(options))
@@ -47,15 +47,15 @@ impl Store {
 /// Reads the schema version of a database without changing it.
 pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
     let (_, mut connection) = connect(url).await?;
-    migrate::schema_of(applied(&mut connection).await?)
+    migrate::schema_of(applied_migrations(&mut connection).await?)
 }
 
-async fn applied(connection: &mut PgConnection) -> sqlx::Result<AppliedMigrations> {
+async fn applied_migrations(connection: &mut PgConnection) -> sqlx::Result<AppliedMigrations> {
     let ours = "SELECT to_regclass('schema_migrations') IS NOT NULL";
     if !query_scalar::<_, bool>(ours).fetch_one(&mut *connection).await? {
         return Ok(None);
     }
-    query_as(migrate::APPLIED).fetch_all(connection).await.map(Some)
+    query_as(migrate::SELECT_APPLIED).fetch_all(connection).await.map(Some)
 }
 
 /// Opens one connection, within a few seconds.
@@ -66,7 +66,7 @@ pub(super) async fn connect(url: &str) -> Result<(PgConnectOptions, PgConnection
         remedy: "Start PostgreSQL or correct DATABASE_URL.",
     };
     let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
-    let connecting = timeout(PATIENCE, PgConnection::connect_with(&options));
+    let connecting = timeout(ACQUIRE_TIMEOUT, PgConnection::connect_with(&options));
     let connection = connecting.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(unreachable)?;
     Ok((options, connection))
 }

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, query, query_as, query_scalar};
 
 use crate::{StoreError, migrate};
 
-/// Writes a copy of the database in `file` to `out`, which must not exist. Works beside a running gateway and with any
+/// Writes a copy of the database in `file` to `out`, which must not exist. Works while a gateway runs, and with any
 /// schema version, because a backup before an upgrade has the old one.
 pub async fn backup_sqlite(file: &Path, out: &Path) -> Result<(), StoreError> {
     if !file.exists() {
@@ -46,7 +46,7 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
     if fs::metadata(with_suffix(backup, "-wal")).is_ok_and(|log| log.len() > 0) {
         return Err(StoreError::Refused("the backup is a database in use: its WAL is beside it"));
     }
-    // Immutable: SQLite reads exactly this file, and creates nothing beside it.
+    // Immutable: SQLite reads exactly this file, and creates no journal next to it.
     let options = SqliteConnectOptions::new().filename(backup).read_only(true).immutable(true);
     let mut connection = SqliteConnection::connect_with(&options).await.map_err(refuse)?;
     let health: String =
@@ -55,7 +55,7 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
         return Err(StoreError::Refused("the backup is damaged: its integrity check failed"));
     }
     let done: Vec<(i64, String)> =
-        query_as(migrate::APPLIED).fetch_all(&mut connection).await.map_err(refuse)?;
+        query_as(migrate::SELECT_APPLIED).fetch_all(&mut connection).await.map_err(refuse)?;
     connection.close().await.map_err(refuse)?;
     migrate::missing(&done)?;
     let last = done.last().ok_or(StoreError::Refused("the backup is empty: no migration ever ran in it"))?;
@@ -63,7 +63,7 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
 }
 
 /// Replaces the database with a backup, if the backup is intact. Nobody may have the database open.
-/// The old database is kept beside it; its path is returned.
+/// The old database is kept next to it; its path is returned.
 ///
 /// Whenever the machine stops, an intact database is in place: the old one or the backup.
 /// 1. The backup is copied beside the database and fsynced. A stop leaves the old database, and a partial copy that the next
@@ -91,11 +91,11 @@ pub async fn restore(backup: &Path, database: &Path) -> Result<Option<PathBuf>, 
     done.map_err(|source| StoreError::File { what: what(), source })
 }
 
-/// Files that SQLite would apply to whatever database is beside them.
-const LOGS: [&str; 2] = ["-wal", "-journal"];
+/// Suffixes of the log files that SQLite would replay into a database next to them.
+const LOG_SUFFIXES: [&str; 2] = ["-wal", "-journal"];
 
 fn copy_wal(database: &Path, kept: &Path) -> io::Result<()> {
-    for log in LOGS {
+    for log in LOG_SUFFIXES {
         if with_suffix(database, log).exists() {
             copy_private(&with_suffix(database, log), &with_suffix(kept, log))?;
         }
@@ -126,7 +126,7 @@ fn exchange(part: &Path, database: &Path, kept: &Path) -> io::Result<Option<Path
     if there && fs::hard_link(database, kept).is_err() {
         copy_private(database, kept)?;
     }
-    for stale in LOGS.into_iter().chain(["-shm"]).map(|suffix| with_suffix(database, suffix)) {
+    for stale in LOG_SUFFIXES.into_iter().chain(["-shm"]).map(|suffix| with_suffix(database, suffix)) {
         if stale.exists() {
             fs::remove_file(stale)?;
         }
@@ -160,7 +160,7 @@ fn sync_folder(file: &Path) -> io::Result<()> {
 fn unused_file_name(database: &Path) -> PathBuf {
     let mut kept = with_suffix(database, ".before-restore");
     for number in 2_u32.. {
-        if !kept.exists() && LOGS.iter().all(|log| !with_suffix(&kept, log).exists()) {
+        if !kept.exists() && LOG_SUFFIXES.iter().all(|log| !with_suffix(&kept, log).exists()) {
             break;
         }
         kept = with_suffix(database, &format!(".before-restore-{number}"));

@@ -25,12 +25,12 @@ const CHECKPOINT_PAGES: usize = 4 * 1024;
 const LONG_WAL: usize = 16 * 1024;
 const SHORT_REST: usize = 256;
 /// New pages may arrive faster than they are checkpointed; the background thread gives up after this many rounds.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 /// Beyond this many pages (256 MiB) every batch goes through the writer until a checkpoint catches up.
 const MAX_WAL: usize = 64 * 1024;
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 /// Pages that a batch changes besides those of its text.
-const OVERHEAD: usize = 2;
+const OVERHEAD_PAGES: usize = 2;
 
 /// Holds one connection, opened at the first append.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ impl EventAppender {
             return None;
         }
         let changed = if state.wal_pages > MAX_WAL { None } else { state.execute(sql, parameters) };
-        let pages = bytes / PAGE + OVERHEAD;
+        let pages = bytes / PAGE_BYTES + OVERHEAD_PAGES;
         state.wal_pages += pages;
         state.new_pages += pages;
         if state.new_pages > CHECKPOINT_PAGES || state.wal_pages > MAX_WAL {
@@ -100,7 +100,7 @@ impl EventAppender {
     /// Checkpoints while others append. A long WAL is checkpointed until nothing is left.
     fn checkpoint(&self, file: &Path) -> rusqlite::Result<()> {
         let connection = open(file)?;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let Some((pages, complete)) = passive_checkpoint(&connection)? else { return Ok(()) };
             let mut state = self.state();
             state.wal_pages = if complete && state.new_pages == 0 { 0 } else { pages + state.new_pages };
@@ -226,7 +226,7 @@ mod tests {
         let (store, owner) = owned(&file).await;
         let at: DateTime<Utc> = DateTime::from_timestamp_nanos(1_750_000_000_123_456_789);
         store.append_events(&owner, 1, 1, "{\"ü\":1}", at).await.unwrap();
-        assert_eq!(wal_pages(&store), OVERHEAD, "the appender ran it");
+        assert_eq!(wal_pages(&store), OVERHEAD_PAGES, "the appender ran it");
         state(&store).close().await;
         store.append_events(&owner, 2, 2, "{\"ü\":1}", at).await.unwrap();
         let rows = rows(&file).await;
@@ -305,6 +305,10 @@ mod tests {
         rest.await.unwrap().unwrap();
         assert_eq!((wal_pages(&store), state(&store).state().finishing), (0, false));
         store.append_events(&owner, 3, 3, "{}", at).await.unwrap();
-        assert_eq!((wal_pages(&store), rows(&file).await.len()), (OVERHEAD, 3), "the appender works again");
+        assert_eq!(
+            (wal_pages(&store), rows(&file).await.len()),
+            (OVERHEAD_PAGES, 3),
+            "the appender works again"
+        );
     }
 }

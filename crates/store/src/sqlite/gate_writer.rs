@@ -15,7 +15,7 @@ use super::inline_reader::{FromInlineRow, InlineRow, find, time_text};
 use super::wal_sync::{CommittedBatch, SyncFailure, WalSync};
 use super::writer::WriteLock;
 use crate::gate::completion::{OPEN_RUN, OpenRun};
-use crate::gate::decision::{WAITING, WAITING_STATE, WaitingCount, WaitingState};
+use crate::gate::decision::{COUNT_WAITING, WAITING_STATE, WaitingCount, WaitingState};
 use crate::gate::open_transcript::{MESSAGE_POSITION, MessagePosition, StoredTranscript, TRANSCRIPT_END};
 use crate::gate::plan::{
     ExistingRows, LedgerTail, PlannedEvent, automation_run_keys, chain_names, configuration_keys,
@@ -25,11 +25,11 @@ use crate::gate::recent_artifacts::RecentArtifacts;
 use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
 use crate::gate::{Inbox, Job, PreparedWrite, Written, reply, split_conflicts};
 use crate::ledger_event::{hash, non_negative};
-use crate::run::RUN;
+use crate::run::SELECT_RUN;
 use crate::{Run, StoreError};
 
 /// How long another process may lock the file.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// SQLite checkpoints the WAL after this many pages (64 MiB). Index pages are written again and again, and a checkpoint writes
 /// each of them once, so rare checkpoints are cheaper.
 const CHECKPOINT_PAGES: u32 = 16_384;
@@ -101,7 +101,7 @@ impl GateWriter {
         self.failure.check()?;
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => open(&self.file).map_err(|error| failed(&error))?,
+            None => open(&self.file).map_err(|error| sqlite_error(&error))?,
         };
         if self.wal.is_none() {
             let wal = open_wal(&self.file).map_err(|error| StoreError::NotCommitted(error.to_string()))?;
@@ -124,7 +124,7 @@ fn open_wal(file: &Path) -> io::Result<File> {
 fn open(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(32);
     connection.execute_batch(&format!(
         "PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
@@ -142,7 +142,7 @@ fn run(
 ) -> Result<Vec<Written>, StoreError> {
     let tx = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| sqlite_error(&error))?;
     let Number(size) =
         find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
     let existing = read_existing(&tx, writes)?;
@@ -150,26 +150,26 @@ fn run(
     let mut plan = plan(writes, &existing, size);
     plan.artifacts.retain(|artifact| !recent.contains(artifact));
     for rows in plan_rows(&plan) {
-        execute(&tx, &rows).map_err(|error| failed(&error))?;
+        execute(&tx, &rows).map_err(|error| sqlite_error(&error))?;
     }
     if !plan.events.is_empty() {
         append(&tx, &plan.events, size)?;
     }
-    tx.commit().map_err(|error| failed(&error))?;
+    tx.commit().map_err(|error| sqlite_error(&error))?;
     recent.add(writes, &plan.results);
     Ok(plan.results)
 }
 
 fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<ExistingRows, StoreError> {
-    const CONFIGURATION: &str = "SELECT 1 AS number FROM configurations WHERE org_id = $1 AND id = $2";
+    const COUNT_CONFIGURATION: &str = "SELECT 1 AS number FROM configurations WHERE org_id = $1 AND id = $2";
     let mut existing = ExistingRows::default();
     for (org, run) in run_keys(writes) {
-        if let Some(known) = find::<Run>(tx, RUN, &[&org.uuid(), &run])? {
+        if let Some(known) = find::<Run>(tx, SELECT_RUN, &[&org.uuid(), &run])? {
             existing.runs.insert((org, run.to_owned()), known);
         }
     }
     for (org, id) in configuration_keys(writes) {
-        if find::<Number>(tx, CONFIGURATION, &[&org.uuid(), &id.uuid()])?.is_some() {
+        if find::<Number>(tx, COUNT_CONFIGURATION, &[&org.uuid(), &id.uuid()])?.is_some() {
             existing.configurations.insert((org, id));
         }
     }
@@ -195,32 +195,33 @@ fn read_existing(tx: &Connection, writes: &[Arc<PreparedWrite>]) -> Result<Exist
     for (org, requester, at) in waiting_requesters(writes) {
         let at = time_text(at);
         let WaitingCount(count) =
-            find(tx, WAITING, &[&org.uuid(), &requester, &at])?.unwrap_or(WaitingCount(0));
+            find(tx, COUNT_WAITING, &[&org.uuid(), &requester, &at])?.unwrap_or(WaitingCount(0));
         existing.waiting.insert((org, requester), non_negative(count)?);
     }
     Ok(existing)
 }
 
-pub(crate) const HEAD: &str = "SELECT sequence, hash FROM ledger_heads WHERE chain = $1";
-pub(crate) const LAST: &str =
+pub(crate) const SELECT_HEAD: &str = "SELECT sequence, hash FROM ledger_heads WHERE chain = $1";
+pub(crate) const SELECT_LAST_EVENT: &str =
     "SELECT sequence, hash FROM ledger_events WHERE chain = $1 ORDER BY sequence DESC LIMIT 1";
-pub(crate) const EVENTS: &str = "SELECT COALESCE(max(position) + 1, 0) AS number FROM ledger_events";
+pub(crate) const SELECT_EVENT_COUNT: &str =
+    "SELECT COALESCE(max(position) + 1, 0) AS number FROM ledger_events";
 
 /// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
 fn append(tx: &Connection, events: &[PlannedEvent<'_>], size: u64) -> Result<(), StoreError> {
-    let Number(count) = find(tx, EVENTS, &[])?.unwrap_or(Number(0));
+    let Number(count) = find(tx, SELECT_EVENT_COUNT, &[])?.unwrap_or(Number(0));
     let mut ends = LedgerTail { events: non_negative(count)?, ..LedgerTail::default() };
     for chain in chain_names(events) {
-        if let Some(FoundHead(last)) = find(tx, LAST, &[&chain])? {
+        if let Some(FoundHead(last)) = find(tx, SELECT_LAST_EVENT, &[&chain])? {
             ends.last_events.insert(chain.clone(), last);
         }
-        if let Some(FoundHead(head)) = find(tx, HEAD, &[&chain])? {
+        if let Some(FoundHead(head)) = find(tx, SELECT_HEAD, &[&chain])? {
             ends.heads.insert(chain, head);
         }
     }
     let (entries, heads) = link(events, ends.checked(size)?, size)?;
     for rows in ledger_rows(events, &entries, &heads, size)? {
-        execute(tx, &rows).map_err(|error| failed(&error))?;
+        execute(tx, &rows).map_err(|error| sqlite_error(&error))?;
     }
     Ok(())
 }
@@ -272,7 +273,7 @@ impl ToSql for Cell<'_> {
 }
 
 /// A violated constraint is a bug of ours; any other error means that the database is unavailable now.
-fn failed(error: &rusqlite::Error) -> StoreError {
+fn sqlite_error(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation) | None => {
             StoreError::Failed(sqlx::Error::Protocol(error.to_string()))

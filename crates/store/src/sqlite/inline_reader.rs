@@ -87,10 +87,10 @@ pub(crate) fn find<T: FromInlineRow>(
     sql: &str,
     parameters: &[&dyn ToSql],
 ) -> sqlx::Result<Option<T>> {
-    let mut statement = connection.prepare_cached(sql).map_err(failed)?;
-    bind(&mut statement, parameters).map_err(failed)?;
+    let mut statement = connection.prepare_cached(sql).map_err(sqlite_error)?;
+    bind(&mut statement, parameters).map_err(sqlite_error)?;
     let mut rows = statement.raw_query();
-    match rows.next().map_err(failed)? {
+    match rows.next().map_err(sqlite_error)? {
         Some(row) => T::from_inline_row(&InlineRow { row, next: Cell::new(0) }).map(Some),
         None => Ok(None),
     }
@@ -112,7 +112,7 @@ pub(crate) fn time_text(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, false)
 }
 
-fn failed(error: rusqlite::Error) -> sqlx::Error {
+fn sqlite_error(error: rusqlite::Error) -> sqlx::Error {
     sqlx::Error::Decode(error.into())
 }
 
@@ -134,10 +134,10 @@ impl InlineRow<'_> {
         let next = self.next.get();
         let index = match statement.column_name(next) {
             Ok(found) if found == name => next,
-            _ => statement.column_index(name).map_err(failed)?,
+            _ => statement.column_index(name).map_err(sqlite_error)?,
         };
         self.next.set(index + 1);
-        let value = self.row.get_ref(index).map_err(failed)?;
+        let value = self.row.get_ref(index).map_err(sqlite_error)?;
         T::read(value).ok_or_else(|| sqlx::Error::ColumnDecode {
             index: name.to_owned(),
             source: "the value does not have the expected type".into(),

@@ -18,10 +18,10 @@ use crate::db::Db;
 use crate::gate::record::LedgerConnection as _;
 use crate::{Change, Durability, GateWrite, NewEvent, NewOrg, NewSession, Owner, Store, Written};
 
-const ROUNDS: usize = 41;
+const MEASURED_ROUNDS: usize = 41;
 /// Callers that write at the same time.
-const CALLERS: usize = 16;
-const FRAMES: &str =
+const CONCURRENT_CALLERS: usize = 16;
+const COUNT_FRAMES: &str =
     r#"{"type":"token","payload":{"content":"a few words of an answer, as an agent streams them"}}"#;
 
 /// A store with a session; one of two takes the special ways, the other the ordinary ones.
@@ -70,7 +70,10 @@ impl Side {
         for _ in 0..count {
             let seq = self.next;
             self.next += 1;
-            self.store.append_events(&self.owner, seq, seq, FRAMES, DateTime::UNIX_EPOCH).await.unwrap();
+            self.store
+                .append_events(&self.owner, seq, seq, COUNT_FRAMES, DateTime::UNIX_EPOCH)
+                .await
+                .unwrap();
         }
     }
 
@@ -78,10 +81,10 @@ impl Side {
     async fn record(&mut self, count: usize, by_gate: bool) {
         let first = self.next;
         self.next += i64::try_from(count).unwrap();
-        let writing = (0..CALLERS).map(|caller| {
+        let writing = (0..CONCURRENT_CALLERS).map(|caller| {
             let (store, org) = (self.store.clone(), self.org);
             tokio::spawn(async move {
-                for number in (caller..count).step_by(CALLERS) {
+                for number in (caller..count).step_by(CONCURRENT_CALLERS) {
                     let event = event(org, first + i64::try_from(number).unwrap());
                     if by_gate {
                         let write = GateWrite::new(Change::Nothing, vec![event]);
@@ -131,7 +134,7 @@ fn report(name: &str, count: usize, rounds: &[[Duration; 2]]) {
 macro_rules! measure {
     ($name:expr, $count:expr, $special:expr, $ordinary:expr) => {{
         let (mut rounds, clock) = (Vec::new(), Clock::system());
-        for round in 0..ROUNDS {
+        for round in 0..MEASURED_ROUNDS {
             let mut times = [Duration::ZERO; 2];
             for turn in [round % 2, 1 - round % 2] {
                 let start = clock.elapsed();
@@ -187,7 +190,7 @@ impl Batches {
     fn batch(&self) {
         self.connection.execute_batch("BEGIN IMMEDIATE").unwrap();
         let mut insert = self.connection.prepare_cached("INSERT INTO rows (content) VALUES (?)").unwrap();
-        for _ in 0..CALLERS {
+        for _ in 0..CONCURRENT_CALLERS {
             insert.execute(["x".repeat(700)]).unwrap();
         }
         self.connection.execute_batch("COMMIT").unwrap();

@@ -14,14 +14,14 @@ use super::Sqlite;
 use super::event_appender::EventAppender;
 use super::inline_reader::InlineReader;
 use super::writer::Writer;
-use crate::db::{Db, PATIENCE};
+use crate::db::{ACQUIRE_TIMEOUT, Db};
 use crate::gate::WriteQueue;
 use crate::migrate::{self, AppliedMigrations};
 use crate::{Schema, Store, StoreError};
 
 /// Between two attempts to open a file that another process is just creating.
-const RETRY: Duration = Duration::from_millis(10);
-const READERS: u32 = 4;
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const READER_CONNECTIONS: u32 = 4;
 
 impl Store {
     /// Opens the SQLite database in `file`, creates it if it does not exist, and migrates it.
@@ -58,9 +58,9 @@ impl Store {
     /// The store of an open file with the right schema.
     fn sqlite(file: &Path, connection: SqliteConnection) -> Self {
         let readers = SqlitePoolOptions::new()
-            .max_connections(READERS)
+            .max_connections(READER_CONNECTIONS)
             .min_connections(0)
-            .acquire_timeout(PATIENCE)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
             // A ping is a hop to the connection's thread and back, as expensive as the query itself; a file does not go away.
             .test_before_acquire(false)
             .connect_lazy_with(options(file).pragma("query_only", "on"));
@@ -95,17 +95,17 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
 async fn read_applied(file: &Path) -> sqlx::Result<AppliedMigrations> {
     let options = options(file).optimize_on_close(false, None).pragma("query_only", "on");
     let mut connection = SqliteConnection::connect_with(&options).await?;
-    let applied = applied(&mut connection).await;
+    let applied = applied_migrations(&mut connection).await;
     connection.close().await?;
     applied
 }
 
-async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<AppliedMigrations> {
+async fn applied_migrations(connection: &mut SqliteConnection) -> sqlx::Result<AppliedMigrations> {
     let ours = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = 'schema_migrations'";
     if !query_scalar::<_, bool>(ours).fetch_one(&mut *connection).await? {
         return Ok(None);
     }
-    query_as(migrate::APPLIED).fetch_all(connection).await.map(Some)
+    query_as(migrate::SELECT_APPLIED).fetch_all(connection).await.map(Some)
 }
 
 /// The advice for a file that cannot be opened. A backup helps against damage, not against missing permissions.
@@ -126,7 +126,7 @@ fn options(file: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(file)
         .foreign_keys(true)
-        .busy_timeout(PATIENCE)
+        .busy_timeout(ACQUIRE_TIMEOUT)
         // Each connection has its own page cache, and an idle gateway should take a few MiB only.
         .pragma("cache_size", "-1024")
         .optimize_on_close(true, 400)
@@ -140,20 +140,20 @@ fn create_private(file: &Path) -> std::io::Result<()> {
 /// Connects to a file that may be new, and switches WAL mode on. SQLite reports BUSY at once when two connections do that
 /// together, whatever the busy timeout, so this retries.
 async fn connect_wal(options: &SqliteConnectOptions) -> sqlx::Result<SqliteConnection> {
-    const BUSY: &str = "5";
+    const SQLITE_BUSY: &str = "5";
     let options = options.clone().journal_mode(SqliteJournalMode::Wal);
     let connecting = async {
         loop {
             match SqliteConnection::connect_with(&options).await {
-                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(BUSY) => {
-                    tokio::time::sleep(RETRY).await;
+                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(SQLITE_BUSY) => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 done => return done,
             }
         }
     };
     let locked = || std::io::Error::new(ErrorKind::TimedOut, "another process keeps it locked");
-    tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(sqlx::Error::Io(locked())))
+    tokio::time::timeout(ACQUIRE_TIMEOUT, connecting).await.unwrap_or_else(|_| Err(sqlx::Error::Io(locked())))
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
         let expected = ("wal".to_owned(), 1, 5_000);
         // All at once, so that each connection of the pool is checked.
         let mut held = Vec::new();
-        for _ in 0..READERS {
+        for _ in 0..READER_CONNECTIONS {
             held.push(readers.acquire().await.unwrap());
         }
         for reader in &mut held {

@@ -16,9 +16,9 @@ use crate::error::is_disk_full;
 use crate::{Durability, StoreError};
 
 /// Callers wait when more writes than this are queued.
-const QUEUE: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 /// The most writes of one transaction, so that the first caller does not wait too long.
-const BATCH: usize = 256;
+const MAX_BATCH: usize = 256;
 
 /// Why a transaction failed, for every caller whose write was in it.
 #[derive(Clone)]
@@ -71,7 +71,7 @@ pub(crate) type WriteLock = Arc<Mutex<()>>;
 impl Writer {
     /// Starts the writer on its own connection.
     pub(crate) fn start(connection: SqliteConnection) -> Self {
-        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (jobs, queue) = mpsc::channel(QUEUE_CAPACITY);
         let (stop, stops) = mpsc::channel(1);
         let lock = WriteLock::default();
         tokio::spawn(work(connection, queue, stops, lock.clone()));
@@ -116,7 +116,7 @@ impl Writer {
                         Ok(()) => Ok(value),
                         Err(why) => Err(why.into()),
                     });
-                    // The caller may be gone; the write stands all the same.
+                    // The caller may be gone; the write is committed anyway.
                     let _ = sender.send(answer);
                 });
                 (keep, reply)
@@ -135,12 +135,12 @@ async fn work(
     lock: WriteLock,
 ) {
     let mut synchronous = None;
-    let mut batch = Vec::with_capacity(BATCH);
+    let mut batch = Vec::with_capacity(MAX_BATCH);
     let mut closers = Vec::new();
     loop {
         tokio::select! {
             // A closed queue still yields the writes that were queued before.
-            taken = queue.recv_many(&mut batch, BATCH) => {
+            taken = queue.recv_many(&mut batch, MAX_BATCH) => {
                 if taken == 0 {
                     break;
                 }

@@ -19,14 +19,14 @@ on_both! {
 }
 
 /// The instance that executes everything here.
-const HERE: &str = "here";
+const THIS_INSTANCE: &str = "here";
 
 fn request(org_id: OrgId, body: char) -> KeyedRequest {
     let fingerprint = body.to_string().repeat(64);
     KeyedRequest {
         org_id,
         caller: "user one".to_owned(),
-        instance: HERE.to_owned(),
+        instance: THIS_INSTANCE.to_owned(),
         route: "POST /proliferate/sessions".to_owned(),
         key: "k".to_owned(),
         fingerprint,
@@ -34,7 +34,7 @@ fn request(org_id: OrgId, body: char) -> KeyedRequest {
 }
 
 async fn begin(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Begin {
-    store.see_instance(HERE, None, now).await.unwrap();
+    store.see_instance(THIS_INSTANCE, None, now).await.unwrap();
     store.begin_idempotent(request, now, now).await.unwrap()
 }
 
@@ -128,16 +128,18 @@ async fn a_key_that_a_dead_instance_holds_is_free(b: &Backend) {
         b.store.begin_idempotent(request, dead_since, now).await.unwrap()
     };
     b.store.see_instance("dead", None, at(0)).await.unwrap();
-    b.store.see_instance(HERE, None, at(40)).await.unwrap();
+    b.store.see_instance(THIS_INSTANCE, None, at(40)).await.unwrap();
     let Begin::Fresh(lost) = begin("dead", 'a', at(0), at(1)).await else { panic!("it is fresh") };
-    assert!(matches!(begin(HERE, 'a', at(0), at(30)).await, Begin::InFlight), "it was seen lately");
-    let Begin::Fresh(kept) = begin(HERE, 'a', at(10), at(40)).await else { panic!("its instance has died") };
+    assert!(matches!(begin(THIS_INSTANCE, 'a', at(0), at(30)).await, Begin::InFlight), "it was seen lately");
+    let Begin::Fresh(kept) = begin(THIS_INSTANCE, 'a', at(10), at(40)).await else {
+        panic!("its instance has died")
+    };
     // If the instance was not dead after all, its late response is not stored.
     b.store.finish_idempotent(lost, 500, JsonValue::from("late"), at(41)).await.unwrap();
-    assert!(matches!(begin(HERE, 'a', at(10), at(42)).await, Begin::InFlight));
+    assert!(matches!(begin(THIS_INSTANCE, 'a', at(10), at(42)).await, Begin::InFlight));
     b.store.finish_idempotent(kept, 201, JsonValue::from("made"), at(43)).await.unwrap();
     // A stored response stays, whatever happens to its instance.
-    b.store.forget_instance(HERE).await.unwrap();
+    b.store.forget_instance(THIS_INSTANCE).await.unwrap();
     assert!(matches!(begin("next", 'a', at(10), at(44)).await, Begin::Replay { status: 201, .. }));
     // An instance that signed off or was deleted counts as dead at once.
     let other = KeyedRequest { key: "other".to_owned(), ..request(one, 'a') };

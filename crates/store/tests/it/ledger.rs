@@ -79,13 +79,13 @@ fn attempts_on_postgres() -> Vec<String> {
 }
 
 async fn rows_of_the_ledger_cannot_be_changed(b: &Backend) {
-    const ROWS: &str = "SELECT 'event ' || chain || sequence || ' ' || position || event_id || record || hash
+    const SELECT_ROWS: &str = "SELECT 'event ' || chain || sequence || ' ' || position || event_id || record || hash
         FROM ledger_events UNION ALL SELECT 'root ' || size || root || signature FROM ledger_checkpoints ORDER BY 1";
     let mut raw = b.raw().await;
     for sql in [event(1), event(2), checkpoint(1), checkpoint(2)] {
         raw.execute(&sql).await.unwrap();
     }
-    let before = raw.texts(ROWS).await;
+    let before = raw.texts(SELECT_ROWS).await;
     assert_eq!(before.len(), 4);
     let special = if b.store.backend() == "SQLite" { attempts_on_sqlite() } else { attempts_on_postgres() };
     for attempt in attempts().into_iter().chain(special) {
@@ -97,7 +97,7 @@ async fn rows_of_the_ledger_cannot_be_changed(b: &Backend) {
             }
             other => panic!("{other:?} for: {attempt}"),
         }
-        assert_eq!(raw.texts(ROWS).await, before, "after: {attempt}");
+        assert_eq!(raw.texts(SELECT_ROWS).await, before, "after: {attempt}");
     }
 }
 

@@ -12,7 +12,7 @@ on_both! { the_event_log_behaves_like_its_model }
 
 /// An action of one of three instances.
 #[derive(Clone, Copy, Debug)]
-enum Act {
+enum LogStep {
     Own,
     Reserve(i64),
     Append {
@@ -49,14 +49,14 @@ struct Model {
 }
 
 impl Model {
-    fn act(&mut self, epoch: i64, act: Act) -> Seen {
+    fn act(&mut self, epoch: i64, act: LogStep) -> Seen {
         if epoch != self.epoch {
             return Seen::Fenced;
         }
         match act {
-            Act::Own | Act::Crash(_) => unreachable!("needs no epoch"),
-            Act::Reserve(up_to) => self.reserved = self.reserved.max(up_to),
-            Act::Append { first, more } => {
+            LogStep::Own | LogStep::Crash(_) => unreachable!("needs no epoch"),
+            LogStep::Reserve(up_to) => self.reserved = self.reserved.max(up_to),
+            LogStep::Append { first, more } => {
                 if first <= self.head.max(self.floor) || first + more > self.reserved {
                     return Seen::Refused;
                 }
@@ -64,11 +64,11 @@ impl Model {
                 self.head = first + more;
                 self.used = self.used.max(self.head);
             }
-            Act::Save(seq) => {
+            LogStep::Save(seq) => {
                 self.saved = self.saved.max(seq);
                 self.head = self.head.max(self.saved);
             }
-            Act::Prune(up_to) => {
+            LogStep::Prune(up_to) => {
                 let saved = self.saved;
                 self.log.retain(|(_, last)| *last > up_to || *last > saved);
             }
@@ -93,13 +93,13 @@ impl Model {
     }
 }
 
-async fn act(store: &Store, owner: &Owner, act: Act) -> Seen {
+async fn act(store: &Store, owner: &Owner, act: LogStep) -> Seen {
     let done = match act {
-        Act::Own | Act::Crash(_) => unreachable!("needs no owner"),
-        Act::Reserve(up_to) => store.reserve_numbers(owner, up_to).await,
-        Act::Append { first, more } => store.append_events(owner, first, first + more, "{}", at(1)).await,
-        Act::Save(seq) => store.save_messages(owner, seq, Vec::new()).await,
-        Act::Prune(up_to) => store.prune_events(owner, up_to).await,
+        LogStep::Own | LogStep::Crash(_) => unreachable!("needs no owner"),
+        LogStep::Reserve(up_to) => store.reserve_numbers(owner, up_to).await,
+        LogStep::Append { first, more } => store.append_events(owner, first, first + more, "{}", at(1)).await,
+        LogStep::Save(seq) => store.save_messages(owner, seq, Vec::new()).await,
+        LogStep::Prune(up_to) => store.prune_events(owner, up_to).await,
     };
     match done {
         Ok(()) => Seen::Done,
@@ -109,14 +109,14 @@ async fn act(store: &Store, owner: &Owner, act: Act) -> Seen {
     }
 }
 
-async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, Act)>) {
+async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, LogStep)>) {
     let id = id(number);
     store.create_session(NewSession { id, ..new_session(crate::world::id(1), 40) }).await.unwrap();
     let mut model = Model::default();
     let mut owners: [Option<Owner>; 3] = [None; 3];
     for (instance, next) in acts {
         match (next, owners[instance]) {
-            (Act::Own, _) => {
+            (LogStep::Own, _) => {
                 let owned = store.own_session(id, "instance").await.unwrap();
                 let head = model.own();
                 assert_eq!((owned.owner.epoch(), owned.head), (model.epoch, head));
@@ -124,7 +124,7 @@ async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, Act)
                 assert_eq!(owned.record.transcript_seq, model.saved);
                 owners[instance] = Some(owned.owner);
             }
-            (Act::Crash(batches), _) => {
+            (LogStep::Crash(batches), _) => {
                 model.crash(batches);
                 let cut = model.log.last().map_or(0, |(_, last)| *last);
                 let sql = format!(
@@ -146,14 +146,14 @@ async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, Act)
     assert_eq!(log.iter().map(|batch| (batch.first_seq, batch.last_seq)).collect::<Vec<_>>(), model.log);
 }
 
-fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
+fn acts() -> impl Strategy<Value = Vec<(usize, LogStep)>> {
     let one = prop_oneof![
-        2 => Just(Act::Own),
-        3 => (1..60_i64).prop_map(Act::Reserve),
-        8 => (1..50_i64, 0..6_i64).prop_map(|(first, more)| Act::Append { first, more }),
-        2 => (0..50_i64).prop_map(Act::Save),
-        2 => (0..60_i64).prop_map(Act::Prune),
-        1 => (0..3_usize).prop_map(Act::Crash),
+        2 => Just(LogStep::Own),
+        3 => (1..60_i64).prop_map(LogStep::Reserve),
+        8 => (1..50_i64, 0..6_i64).prop_map(|(first, more)| LogStep::Append { first, more }),
+        2 => (0..50_i64).prop_map(LogStep::Save),
+        2 => (0..60_i64).prop_map(LogStep::Prune),
+        1 => (0..3_usize).prop_map(LogStep::Crash),
     ];
     prop::collection::vec((0..3_usize, one), 1..40)
 }

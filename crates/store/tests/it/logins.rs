@@ -15,7 +15,7 @@ on_both! {
     long_expired_credentials_are_deleted_when_the_next_is_created
 }
 
-const DAY: i64 = 86_400;
+const SECONDS_PER_DAY: i64 = 86_400;
 
 fn login(org_id: OrgId, user_id: UserId, number: u8, expires_at: DateTime<Utc>) -> NewLoginSession {
     NewLoginSession { token_hash: hash(number), org_id, user_id, at: at(0), expires_at }
@@ -110,7 +110,7 @@ async fn long_expired_credentials_are_deleted_when_the_next_is_created(b: &Backe
     credentials(b, 1, 50, 0, 60).await;
     credentials(b, 1, 51, 0, 62).await;
     credentials(b, 2, 52, 0, 60).await;
-    credentials(b, 1, 53, DAY + 61, 2 * DAY).await;
+    credentials(b, 1, 53, SECONDS_PER_DAY + 61, 2 * SECONDS_PER_DAY).await;
     let tables = [("login_codes", "code_hash"), ("login_sessions", "token_hash"), ("tickets", "token_hash")];
     let mut left = Vec::new();
     for (table, column) in tables {

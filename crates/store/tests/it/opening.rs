@@ -20,7 +20,7 @@ on_both! {
     an_edited_migration_is_refused
 }
 
-const APPLIED: &str =
+const SELECT_APPLIED: &str =
     "SELECT version || ' ' || checksum || ' ' || applied_at FROM schema_migrations ORDER BY version";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,16 +45,16 @@ async fn opened_by_six(place: Place) {
     for (number, store) in (1..).zip(stores) {
         org(&store.unwrap(), number).await;
     }
-    assert_eq!(place.raw().await.texts(APPLIED).await.len(), Migration::ALL.len());
+    assert_eq!(place.raw().await.texts(SELECT_APPLIED).await.len(), Migration::ALL.len());
 }
 
 async fn a_second_start_changes_nothing(b: &Backend) {
     org(&b.store, 1).await;
-    let before = b.raw().await.texts(APPLIED).await;
+    let before = b.raw().await.texts(SELECT_APPLIED).await;
     let again = b.reopen().await.unwrap();
     again.ping().await.unwrap();
     assert_eq!(again.orgs().await.unwrap().len(), 1);
-    assert_eq!(b.raw().await.texts(APPLIED).await, before);
+    assert_eq!(b.raw().await.texts(SELECT_APPLIED).await, before);
     assert_eq!(before.len(), Migration::ALL.len());
 }
 
@@ -93,14 +93,14 @@ async fn a_schema_from_before_the_first_release_is_refused(b: &Backend) {
     let older = Migration::FIRST - 1;
     let sql = format!("UPDATE schema_migrations SET version = {older}, name = 'integrations'");
     b.raw().await.execute(&sql).await.unwrap();
-    let before = b.raw().await.texts(APPLIED).await;
+    let before = b.raw().await.texts(SELECT_APPLIED).await;
     for error in [b.reopen().await.err().unwrap(), b.open_existing().await.err().unwrap()] {
         assert!(matches!(error, StoreError::UnsupportedSchema { found } if found == older), "{error:?}");
         let text = error.to_string();
         assert!(text.contains(&format!("version {older},")) && text.contains("cannot read it"), "{text}");
         assert!(text.contains("move the data dir away") && text.contains("DATABASE_URL"), "{text}");
     }
-    assert_eq!(b.raw().await.texts(APPLIED).await, before, "the database stays as it is");
+    assert_eq!(b.raw().await.texts(SELECT_APPLIED).await, before, "the database stays as it is");
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_failed_migration_leaves_nothing() {
 }
 
 /// Tries to open something that is not a database and returns the error's text; the folder must stay unchanged.
-async fn refused(file: &Path) -> String {
+async fn open_error(file: &Path) -> String {
     let folder = file.parent().unwrap();
     let before = names(folder);
     let error = Store::open_sqlite(file, &Clock::system()).await.err().unwrap();
@@ -143,7 +143,7 @@ async fn a_file_of_another_format_is_refused_and_stays() {
     let file = folder.path().join("notes.txt");
     let text = "Dear diary, ".repeat(1_000);
     fs::write(&file, &text).unwrap();
-    refused(&file).await;
+    open_error(&file).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
 
@@ -151,13 +151,13 @@ async fn a_file_of_another_format_is_refused_and_stays() {
 async fn a_directory_in_place_of_the_file_is_refused() {
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("data.db")).unwrap();
-    refused(&folder.path().join("data.db")).await;
+    open_error(&folder.path().join("data.db")).await;
 }
 
 #[tokio::test]
 async fn a_missing_directory_is_refused() {
     let folder = TempDir::new().unwrap();
-    refused(&folder.path().join("missing").join("data.db")).await;
+    open_error(&folder.path().join("missing").join("data.db")).await;
     assert!(names(folder.path()).is_empty());
 }
 

@@ -94,11 +94,11 @@ fn every_check_list_matches_its_vocabulary() {
 }
 
 /// Names of columns that suggest a closed set of words, alone or after an underscore.
-const CLOSED: [&str; 11] =
+const CLOSED_COLUMNS: [&str; 11] =
     ["kind", "mode", "origin", "outcome", "provider", "role", "scope", "source", "state", "status", "type"];
 
 /// Columns with such a name that are not a closed set, and why.
-const OPEN: [(&str, &str); 8] = [
+const OPEN_COLUMNS: [(&str, &str); 8] = [
     ("artifacts.artifact_kind", "named by whoever made the artifact"),
     ("artifacts.content_type", "a media type"),
     ("configurations.sandbox_provider", "providers come and go without a migration"),
@@ -112,12 +112,12 @@ const OPEN: [(&str, &str); 8] = [
 #[test]
 fn columns_named_like_a_closed_vocabulary_have_a_check() {
     let checked = checked_words();
-    let sounds_closed = |column: &str| CLOSED.contains(&column.rsplit(['_', '.']).next().unwrap());
+    let sounds_closed = |column: &str| CLOSED_COLUMNS.contains(&column.rsplit(['_', '.']).next().unwrap());
     let columns = text_columns();
     assert!(columns.len() > 80, "only {} columns: the migrations are not read", columns.len());
     let open: Vec<_> =
         columns.iter().filter(|column| sounds_closed(column) && !checked.contains_key(*column)).collect();
-    assert_eq!(open, OPEN.map(|(column, _)| column));
+    assert_eq!(open, OPEN_COLUMNS.map(|(column, _)| column));
 }
 
 /// Every table of the schema: its name and the text between its parentheses. A later migration may create a table anew.

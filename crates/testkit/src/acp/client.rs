@@ -22,7 +22,7 @@ type Stream = Box<dyn ByteStream>;
 type Answers = Arc<SyncMutex<HashMap<u64, oneshot::Sender<Value>>>>;
 
 /// How often a client tries to connect.
-const RETRY: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 pub(super) struct AcpClient {
     dial: Arc<dyn Dial>,
@@ -135,7 +135,7 @@ impl AgentClient for AcpClient {
     async fn wait_until_listening(&self, limit: Duration) -> Result<(), AgentError> {
         let connected = async {
             while self.connect().await.is_err() {
-                sleep(RETRY).await;
+                sleep(RETRY_DELAY).await;
             }
         };
         timeout(limit, connected).await.map_err(|_| AgentError::TimedOut("initialize"))

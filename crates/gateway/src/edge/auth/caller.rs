@@ -113,7 +113,7 @@ impl Caller {
     /// Refuses an act that the access table does not allow this caller. `owns`: the caller created the object of the
     /// act, or the object belongs to the caller's own session.
     pub(in crate::edge) fn must(&self, act: Act, owns: bool) -> Result<(), ApiError> {
-        if access::may(act, self.kind(), owns) { Ok(()) } else { Err(self.refused(act)) }
+        if access::may(act, self.kind(), owns) { Ok(()) } else { Err(self.forbidden_error(act)) }
     }
 
     /// Whether the caller counts as the creator of a session. A session that a service created has no creator, so every
@@ -149,7 +149,7 @@ impl Caller {
         self.must(act, false).or_else(|_| self.must(act, true))
     }
 
-    fn refused(&self, act: Act) -> ApiError {
+    fn forbidden_error(&self, act: Act) -> ApiError {
         match (act, self) {
             (Act::Prompt, Self::Sandbox(_)) => ApiError::user_required(),
             _ => ApiError::forbidden(&act.refusal()),

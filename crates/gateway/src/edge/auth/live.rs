@@ -18,7 +18,7 @@ use crate::app::AppState;
 
 /// How often the credentials of all open connections are checked, in one query. Another process may revoke a credential
 /// without notifying this one, and the connection must end within a second.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The credentials of all open connections.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl LiveCredential {
 
 /// Checks the credentials of open connections periodically, until the gateway shuts down.
 pub(crate) async fn keep_checking(app: AppState) {
-    let mut ticks = tokio::time::interval(CHECK);
+    let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -33,7 +33,7 @@ impl FromRequestParts<AppState> for SessionAttempt {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let (caller, id) = asked(parts, app).await?;
+        let (caller, id) = find_caller_and_session(parts, app).await?;
         let session = match &caller {
             Caller::Sandbox(own) => own_session(own, id).map(Some),
             _ => admit(app, &caller, id).await.map(|_| None),
@@ -46,14 +46,17 @@ impl FromRequestParts<AppState> for SessionAccess {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let (caller, id) = asked(parts, app).await?;
+        let (caller, id) = find_caller_and_session(parts, app).await?;
         let session = admit(app, &caller, id).await?;
         caller.must(act(parts)?, caller.owns_session(&session))?;
         Ok(Self { caller, session })
     }
 }
 
-async fn asked(parts: &mut Parts, app: &AppState) -> Result<(Caller, Option<SessionId>), ApiError> {
+async fn find_caller_and_session(
+    parts: &mut Parts,
+    app: &AppState,
+) -> Result<(Caller, Option<SessionId>), ApiError> {
     let caller = identify(parts, app).await?;
     Ok((caller, session_in_path(parts, app).await.and_then(|id| id.parse().ok())))
 }

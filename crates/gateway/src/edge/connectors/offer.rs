@@ -25,8 +25,8 @@ pub(super) async fn of(
 ) -> Result<ConnectorOffer, ApiError> {
     let modes = app.store.all_action_modes(connector.org_id, None).await?;
     Ok(match app.connectors.tools_now(connector).await {
-        Ok(listing) => offered(connector, decided, &modes, &listing),
-        Err(error) => failed(&error),
+        Ok(listing) => offered_tools(connector, decided, &modes, &listing),
+        Err(error) => failed_offer(&error),
     })
 }
 
@@ -34,12 +34,12 @@ pub(super) async fn of(
 pub(super) async fn of_unstored(app: &AppState, connector: &Connector) -> Result<ConnectorOffer, ApiError> {
     let modes = app.store.all_action_modes(connector.org_id, None).await?;
     Ok(match app.connectors.tools_of_unstored(connector).await {
-        Ok(listing) => offered(connector, &[], &modes, &listing),
-        Err(error) => failed(&error),
+        Ok(listing) => offered_tools(connector, &[], &modes, &listing),
+        Err(error) => failed_offer(&error),
     })
 }
 
-fn offered(
+fn offered_tools(
     connector: &Connector,
     decided: &[ConnectorTool],
     modes: &ActionModes,
@@ -48,7 +48,8 @@ fn offered(
     let by_name: BTreeMap<&str, &ConnectorTool> =
         decided.iter().map(|tool| (tool.tool.as_str(), tool)).collect();
     let tools = listing.definitions.iter();
-    let tools = tools.filter_map(|tool| shown(connector, by_name.get(tool.name()).copied(), modes, tool));
+    let tools =
+        tools.filter_map(|tool| tool_offer(connector, by_name.get(tool.name()).copied(), modes, tool));
     let gone = decided.iter().filter(|tool| tool.pin.is_some() && listing.find(&tool.tool).is_none());
     ConnectorOffer {
         ok: true,
@@ -61,7 +62,7 @@ fn offered(
     }
 }
 
-fn failed(error: &Unavailable) -> ConnectorOffer {
+fn failed_offer(error: &Unavailable) -> ConnectorOffer {
     let class = match error {
         Unavailable::Server(problem) => problem.diagnosis().as_str(),
         Unavailable::NoSecret(_) | Unavailable::Vault => "auth",
@@ -80,7 +81,7 @@ fn failed(error: &Unavailable) -> ConnectorOffer {
     }
 }
 
-fn shown(
+fn tool_offer(
     connector: &Connector,
     decided: Option<&ConnectorTool>,
     modes: &ActionModes,

@@ -6,29 +6,29 @@ use serde_json::Value;
 /// The number of characters of a prompt that are examined.
 const LOOKED_AT: usize = 2000;
 /// The most and the fewest characters of a snippet.
-const LONGEST: usize = 150;
-const SHORTEST: usize = 10;
+const MAX_CHARS: usize = 150;
+const MIN_CHARS: usize = 10;
 /// The JSON fields that may contain the text of a prompt. The first one that is present is used.
-const FIELDS: [&str; 6] = ["message", "content", "body", "description", "prompt", "text"];
-const FENCE: &str = "```";
+const TEXT_FIELDS: [&str; 6] = ["message", "content", "body", "description", "prompt", "text"];
+const CODE_FENCE: &str = "```";
 /// The characters of Markdown markers at the start of a line.
-const MARKERS: &str = "#>-*+=_";
+const LINE_MARKERS: &str = "#>-*+=_";
 /// The characters around emphasized words in Markdown.
-const EMPHASIS: [char; 4] = ['*', '_', '~', '`'];
+const EMPHASIS_MARKERS: [char; 4] = ['*', '_', '~', '`'];
 
 /// The prompt in one line; `None` if it is too short to be useful.
 pub(super) fn snippet(prompt: &str) -> Option<String> {
     let seen: String = prompt.chars().take(LOOKED_AT).collect();
-    let line = plain(&text_of_json_prompt(&seen).unwrap_or(seen));
+    let line = strip_markdown(&text_of_json_prompt(&seen).unwrap_or(seen));
     let length = line.chars().count();
-    if length < SHORTEST {
+    if length < MIN_CHARS {
         return None;
     }
-    if length <= LONGEST {
+    if length <= MAX_CHARS {
         return Some(line);
     }
-    // The snippet has at most `LONGEST` characters including the ellipsis.
-    let cut: String = line.chars().take(LONGEST).collect();
+    // The snippet has at most `MAX_CHARS` characters including the ellipsis.
+    let cut: String = line.chars().take(MAX_CHARS).collect();
     let end = cut.rfind(' ').or_else(|| cut.char_indices().next_back().map(|(at, _)| at));
     Some(format!("{}…", &cut[..end.unwrap_or_default()]))
 }
@@ -36,20 +36,20 @@ pub(super) fn snippet(prompt: &str) -> Option<String> {
 /// The text field of a JSON prompt; `None` if the prompt is not JSON or has no such field.
 fn text_of_json_prompt(text: &str) -> Option<String> {
     let value: Value = serde_json::from_str(text).ok()?;
-    FIELDS.iter().find_map(|field| value.get(field)?.as_str()).map(str::to_owned)
+    TEXT_FIELDS.iter().find_map(|field| value.get(field)?.as_str()).map(str::to_owned)
 }
 
 /// The words of a text, without code blocks, HTML tags and Markdown.
-fn plain(text: &str) -> String {
-    let outside: String = text.split(FENCE).step_by(2).collect::<Vec<_>>().join("\n");
+fn strip_markdown(text: &str) -> String {
+    let outside: String = text.split(CODE_FENCE).step_by(2).collect::<Vec<_>>().join("\n");
     let text = without_links(&without_tags(&outside));
     let words: Vec<String> = text.lines().flat_map(words).collect();
     words.join(" ")
 }
 
 fn words(line: &str) -> impl Iterator<Item = String> {
-    let marker = |word: &&str| word.chars().all(|c| MARKERS.contains(c));
-    let bare = |word: &str| word.replace("**", "").replace('`', "").trim_matches(EMPHASIS).to_owned();
+    let marker = |word: &&str| word.chars().all(|c| LINE_MARKERS.contains(c));
+    let bare = |word: &str| word.replace("**", "").replace('`', "").trim_matches(EMPHASIS_MARKERS).to_owned();
     line.split_whitespace().skip_while(marker).map(bare).filter(|word| !word.is_empty())
 }
 

@@ -31,21 +31,21 @@ use crate::server::Inbound;
 use crate::sessions::{self, PromptDraft, RequestContext, Requester, SessionError};
 
 /// How long a client may accept no data before it is disconnected.
-const STALLED: Duration = Duration::from_secs(30);
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval between two pings to a client.
-const PING: Duration = Duration::from_secs(30);
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The number of unanswered pings after which a client counts as disconnected. Any message from it is an answer.
 const MAX_UNANSWERED_PINGS: u32 = 3;
 /// How long the gateway waits for a client to complete the closing handshake.
-const CLOSING: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The capacity of the queue of answers to one client.
-const ANSWERS: usize = 16;
+const ANSWER_QUEUE_CAPACITY: usize = 16;
 /// The number of sandbox tasks (git actions, snapshots, auto-start runs) that one client may have queued or running.
 const WORK_WAITING: usize = 8;
-const STOPPING: CloseCode = CloseCode { code: 1001, reason: "The gateway stops" };
+const GATEWAY_STOPS: CloseCode = CloseCode { code: 1001, reason: "The gateway stops" };
 /// The number of bytes of the event log that are read per page, for a client that reconnects or lags. A stalled client
 /// keeps one page in memory.
-const PAGE: usize = 128 * 1024;
+const LOG_PAGE_BYTES: usize = 128 * 1024;
 
 /// The size in bytes above which a message is parsed on a blocking thread.
 const PARSED_AT_ONCE: usize = 256 * 1024;
@@ -106,7 +106,7 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64
     let mut watcher = Watcher {
         place: hub.feed.head(),
         listener: hub.feed.listener(),
-        answers: mpsc::channel(ANSWERS),
+        answers: mpsc::channel(ANSWER_QUEUE_CAPACITY),
         work_places: Arc::new(Semaphore::new(WORK_WAITING)),
         work_line: Arc::default(),
         app,
@@ -214,7 +214,7 @@ impl Watcher {
 
     /// Sends one page of the event log. `false` if the log does not contain the next frame any more.
     async fn send_logged(&mut self) -> Result<bool, End> {
-        let batches = self.app.store.events_after(self.visitor.session, self.place, PAGE).await;
+        let batches = self.app.store.events_after(self.visitor.session, self.place, LOG_PAGE_BYTES).await;
         let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
         if batches.is_empty() {
             return Ok(false);
@@ -236,7 +236,7 @@ impl Watcher {
     }
 
     async fn watch(&mut self) -> Result<std::convert::Infallible, End> {
-        let (mut said, mut ping) = (self.hub.feed.listen(), interval(PING));
+        let (mut said, mut ping) = (self.hub.feed.listen(), interval(PING_INTERVAL));
         let mut closing = pin!(self.app.process.closing.clone().cancelled_owned());
         let mut unanswered = 0;
         loop {
@@ -272,7 +272,7 @@ impl Watcher {
                     self.flush().await?;
                 }
                 () = &mut closing => {
-                    return Err(End::Away(STOPPING));
+                    return Err(End::Away(GATEWAY_STOPS));
                 }
             }
         }
@@ -534,13 +534,13 @@ fn act(message: &ClientMessage) -> Act {
     }
 }
 
-/// Waits for a send to complete. A client that accepts no data for `STALLED` is disconnected.
+/// Waits for a send to complete. A client that accepts no data for `STALL_TIMEOUT` is disconnected.
 async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), End> {
     let mut sending = pin!(sending);
     // Most sends complete at the first poll and need no timer.
     let sent = match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
         Poll::Ready(sent) => Ok(sent),
-        Poll::Pending => timeout(STALLED, sending).await,
+        Poll::Pending => timeout(STALL_TIMEOUT, sending).await,
     };
     match sent {
         Ok(Ok(())) => Ok(()),
@@ -557,8 +557,8 @@ async fn close_socket(mut socket: WebSocket, end: End) {
         End::Closed => {}
         End::Away(code) => {
             let frame = CloseFrame { code: code.code, reason: code.reason.into() };
-            let _ = timeout(STALLED, socket.send(Message::Close(Some(frame)))).await;
+            let _ = timeout(STALL_TIMEOUT, socket.send(Message::Close(Some(frame)))).await;
         }
     }
-    let _ = timeout(CLOSING, async { while socket.next().await.is_some() {} }).await;
+    let _ = timeout(CLOSE_TIMEOUT, async { while socket.next().await.is_some() {} }).await;
 }

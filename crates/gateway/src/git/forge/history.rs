@@ -8,20 +8,20 @@ use reqwest::{Method, StatusCode};
 use tokio::time::timeout;
 
 use super::super::pack::{CommitScan, Scan, Search};
-use super::super::pkt_line::{self, FLUSH, Packet};
+use super::super::pkt_line::{self, FLUSH_PACKET, Packet};
 use super::ForgeRepo;
 use crate::outbound::lively;
 
 /// The longest that one question about history may take.
-const TIMEOUT: Duration = Duration::from_mins(1);
+const FETCH_TIMEOUT: Duration = Duration::from_mins(1);
 /// The most commits in one fetch request.
 const MAX_WANTS: usize = 200;
 /// The most bytes of a ref advertisement that are read to find one ref.
 const MAX_REFS: usize = 64 * 1024 * 1024;
-const DELIMITER: &[u8] = b"0001";
+const DELIMITER_PACKET: &[u8] = b"0001";
 /// The bands of a side-band packet.
 const PACK_DATA: u8 = 1;
-const PROGRESS: u8 = 2;
+const PROGRESS_BAND: u8 = 2;
 
 /// Why a forge did not say where a branch points.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ impl ForgeRepo<'_> {
     /// The commit that a ref points to at the forge; `None` if the ref does not exist.
     pub(in crate::git) async fn remote_ref(&self, name: &str) -> Result<Option<String>, RefsError> {
         let request = self.request(Method::GET, "/info/refs?service=git-receive-pack").send();
-        let response = timeout(TIMEOUT, request).await.map_err(|_| RefsError::Unreachable)?;
+        let response = timeout(FETCH_TIMEOUT, request).await.map_err(|_| RefsError::Unreachable)?;
         let response = response.map_err(|_| RefsError::Unreachable)?;
         match response.status() {
             StatusCode::OK => {}
@@ -84,7 +84,7 @@ impl ForgeRepo<'_> {
             Search::Found => true,
             // Every path ends in commits that the forge must have. It says whether one of them descends from `old`.
             Search::Missing(tips) if tips.len() <= MAX_WANTS => {
-                let answer = timeout(TIMEOUT, self.descends(&tips, old)).await;
+                let answer = timeout(FETCH_TIMEOUT, self.descends(&tips, old)).await;
                 answer.ok().flatten().unwrap_or(false)
             }
             Search::Missing(_) => false,
@@ -112,7 +112,7 @@ impl ForgeRepo<'_> {
                 match packet {
                     Packet::Line(b"packfile\n" | b"packfile") => in_pack = true,
                     Packet::Line([PACK_DATA, data @ ..]) if in_pack => pack.extend_from_slice(data),
-                    Packet::Line([PROGRESS, ..]) if in_pack => {}
+                    Packet::Line([PROGRESS_BAND, ..]) if in_pack => {}
                     // An error message is neither yes nor no.
                     Packet::Line(_) => return None,
                     Packet::Flush => ended = true,
@@ -145,7 +145,7 @@ fn fetch_request(tips: &[String], old: &str) -> Vec<u8> {
     if old.len() == 64 {
         pkt_line::write(&mut body, b"object-format=sha256\n");
     }
-    body.extend_from_slice(DELIMITER);
+    body.extend_from_slice(DELIMITER_PACKET);
     pkt_line::write(&mut body, b"no-progress\n");
     pkt_line::write(&mut body, b"ofs-delta\n");
     for tip in tips {
@@ -153,6 +153,6 @@ fn fetch_request(tips: &[String], old: &str) -> Vec<u8> {
     }
     pkt_line::write(&mut body, format!("have {old}\n").as_bytes());
     pkt_line::write(&mut body, b"done\n");
-    body.extend_from_slice(FLUSH);
+    body.extend_from_slice(FLUSH_PACKET);
     body
 }

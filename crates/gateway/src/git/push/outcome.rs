@@ -65,7 +65,7 @@ impl RejectionReason {
     }
 }
 
-/// An outcome together with what people are told about it.
+/// An outcome with its message for people.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PushResult {
     pub(super) outcome: PushOutcome,

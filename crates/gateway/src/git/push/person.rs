@@ -32,7 +32,7 @@ const LOCAL_FOLDER: &str =
     "A folder of the operator's machine is read-only for sessions: it cannot be pushed to";
 const NO_REPOSITORY: &str =
     "There is no repository of this session at this path, so there is nowhere to push to";
-const BEHIND: &str =
+const FORGE_IS_AHEAD: &str =
     "The branch at the forge has commits that are missing here: pull them first, then push again";
 
 /// The commit to push, and its destination.
@@ -265,7 +265,7 @@ fn reason(output: &CommandOutput) -> String {
         let mut fields = line.split('\t');
         fields.next() == Some("!") && fields.nth(1).is_some_and(|summary| summary.starts_with("[rejected]"))
     };
-    if output.text().lines().any(rejected) { BEHIND.to_owned() } else { first_line(&output.stderr) }
+    if output.text().lines().any(rejected) { FORGE_IS_AHEAD.to_owned() } else { first_line(&output.stderr) }
 }
 
 #[cfg(test)]
@@ -280,7 +280,7 @@ mod tests {
             stderr: "error: failed to push some refs\nmore".to_owned(),
         };
         let status = |summary: &str| format!("To http://g/git/x.git\n!\t1:refs/heads/a\t{summary}\nDone\n");
-        assert_eq!(reason(&output(&status("[rejected] (fetch first)"))), BEHIND);
+        assert_eq!(reason(&output(&status("[rejected] (fetch first)"))), FORGE_IS_AHEAD);
         for other in [&status("[remote rejected] (hook declined)"), "! [rejected]", "", "!\t[rejected]"] {
             assert_eq!(reason(&output(other)), "error: failed to push some refs", "{other}");
         }

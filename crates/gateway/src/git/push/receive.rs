@@ -28,7 +28,7 @@ const MAX_PUSH: u64 = 2 * 1024 * 1024 * 1024;
 const BUFFERED_CHUNKS: usize = 4;
 const FORWARDED_HEADERS: [HeaderName; 3] =
     [header::ACCEPT, header::CONTENT_TYPE, HeaderName::from_static("git-protocol")];
-const INTERRUPTED: &str = "The push was interrupted";
+const PUSH_INTERRUPTED: &str = "The push was interrupted";
 
 type Chunks = BoxStream<'static, io::Result<Bytes>>;
 
@@ -65,13 +65,13 @@ impl GitService {
             .boxed()
         });
         let (operations, first, chunks) = classified.await?;
-        let operations = operations.map_err(|_| ProxyError::BadPush(INTERRUPTED.to_owned()))?;
+        let operations = operations.map_err(|_| ProxyError::BadPush(PUSH_INTERRUPTED.to_owned()))?;
         let grant = headers.get(GRANT_HEADER).and_then(|token| token.to_str().ok());
         let operation = Operation::of_all(&operations);
         let redeemed = self.push_grants.redeem(grant, (session.id, repo.id), &request, operation);
         let (sender, body) = mpsc::channel(BUFFERED_CHUNKS);
         let (response, forge_response) = oneshot::channel();
-        let (repo, headers, body) = (repo.clone(), forwarded(&headers), PushBody(body));
+        let (repo, headers, body) = (repo.clone(), forwarded_headers(&headers), PushBody(body));
         let push = Push { repo, request: request.clone(), operations, headers, body, response };
         let initiator = redeemed.initiator();
         let call = push.call(self, session.id, initiator).await?;
@@ -93,7 +93,7 @@ impl GitService {
 
 /// Parses the head of a push. Also returns all bytes that have arrived, and where the pack starts in them.
 async fn read_request(chunks: &mut Chunks) -> Result<(PushRequest, (Vec<u8>, usize)), ProxyError> {
-    let interrupted = || ProxyError::BadPush(INTERRUPTED.to_owned());
+    let interrupted = || ProxyError::BadPush(PUSH_INTERRUPTED.to_owned());
     let mut reader = PushRequestReader::default();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| interrupted())?;
@@ -106,7 +106,7 @@ async fn read_request(chunks: &mut Chunks) -> Result<(PushRequest, (Vec<u8>, usi
     Err(interrupted())
 }
 
-/// Sends the body to whoever forwards it. If nobody does, it is read to its end all the same: git reads the response
+/// Sends the body to whoever forwards it. If nobody does, it is still read to its end: git reads the response
 /// only after it has sent everything.
 async fn send_body(first: Bytes, mut chunks: Chunks, to: mpsc::Sender<Option<io::Result<Bytes>>>) {
     let mut forwarding = to.send(Some(Ok(first))).await.is_ok();
@@ -121,7 +121,7 @@ async fn send_body(first: Bytes, mut chunks: Chunks, to: mpsc::Sender<Option<io:
     let _ = to.send(None).await;
 }
 
-fn forwarded(headers: &HeaderMap) -> HeaderMap {
+fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
     let copy = |name: HeaderName| Some((name.clone(), headers.get(&name)?.clone()));
     FORWARDED_HEADERS.into_iter().filter_map(copy).collect()
 }

@@ -1,7 +1,7 @@
 //! The forge's response to a push: a status for each ref, multiplexed with messages for people. Its size is bounded,
 //! since a hook at the forge may print anything.
 
-use super::super::pkt_line::{self, FLUSH, Malformed, Packet};
+use super::super::pkt_line::{self, FLUSH_PACKET, Malformed, Packet};
 use super::ForgeResponse;
 use super::outcome::{PushOutcome, RejectionReason};
 use super::request::PushRequest;
@@ -12,9 +12,9 @@ const MAX_MESSAGES: usize = 256 * 1024;
 /// The longest message that is kept for people.
 const MAX_LINE: usize = 300;
 /// The bands of a side-band packet.
-const REPORT: u8 = 1;
-const MESSAGE: u8 = 2;
-const TRUNCATED: &str = "\x02(the forge sent more messages, which are omitted here)\n";
+const REPORT_BAND: u8 = 1;
+const MESSAGE_BAND: u8 = 2;
+const TRUNCATION_MARKER: &str = "\x02(the forge sent more messages, which are omitted here)\n";
 
 /// An incremental parser of a response.
 pub(super) struct ReportReader<'a> {
@@ -44,17 +44,19 @@ impl<'a> ReportReader<'a> {
         while let Some(packet) = pkt_line::first(self.unread.get(read..).unwrap_or_default()).ok()? {
             read += packet.len();
             match packet {
-                Packet::Flush => self.response.extend_from_slice(FLUSH),
-                Packet::Line([MESSAGE, ..]) if self.response.len() > MAX_MESSAGES => {
+                Packet::Flush => self.response.extend_from_slice(FLUSH_PACKET),
+                Packet::Line([MESSAGE_BAND, ..]) if self.response.len() > MAX_MESSAGES => {
                     if !std::mem::replace(&mut self.truncated, true) {
-                        pkt_line::write(&mut self.response, TRUNCATED.as_bytes());
+                        pkt_line::write(&mut self.response, TRUNCATION_MARKER.as_bytes());
                     }
                 }
                 Packet::Line(line) => {
                     pkt_line::write(&mut self.response, line);
                     match line {
-                        [REPORT, report @ ..] => self.report.extend_from_slice(report),
-                        [MESSAGE, text @ ..] if self.message.is_none() => self.message = first_line(text),
+                        [REPORT_BAND, report @ ..] => self.report.extend_from_slice(report),
+                        [MESSAGE_BAND, text @ ..] if self.message.is_none() => {
+                            self.message = first_line(text);
+                        }
                         _ => {}
                     }
                 }
@@ -121,16 +123,16 @@ pub(super) fn rejection(request: &PushRequest, reason: &str, message: &str) -> O
     for update in &request.updates {
         pkt_line::write(&mut report, format!("ng {} {reason}\n", update.name).as_bytes());
     }
-    report.extend_from_slice(FLUSH);
+    report.extend_from_slice(FLUSH_PACKET);
     if !request.side_band {
         return Some(report);
     }
     let mut out = Vec::new();
     pkt_line::write(&mut out, format!("\x02{message}\n").as_bytes());
     for chunk in report.chunks(32 * 1024) {
-        pkt_line::write(&mut out, &[&[REPORT], chunk].concat());
+        pkt_line::write(&mut out, &[&[REPORT_BAND], chunk].concat());
     }
-    out.extend_from_slice(FLUSH);
+    out.extend_from_slice(FLUSH_PACKET);
     Some(out)
 }
 
@@ -155,13 +157,13 @@ mod tests {
         for line in lines {
             pkt_line::write(&mut report, line.as_bytes());
         }
-        report.extend_from_slice(FLUSH);
+        report.extend_from_slice(FLUSH_PACKET);
         let mut out = Vec::new();
         for text in messages {
             pkt_line::write(&mut out, format!("\x02{text}").as_bytes());
         }
-        pkt_line::write(&mut out, &[&[REPORT], report.as_slice()].concat());
-        out.extend_from_slice(FLUSH);
+        pkt_line::write(&mut out, &[&[REPORT_BAND], report.as_slice()].concat());
+        out.extend_from_slice(FLUSH_PACKET);
         out
     }
 

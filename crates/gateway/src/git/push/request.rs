@@ -184,15 +184,15 @@ mod tests {
 
     use super::*;
 
-    const OLD: &str = "1111111111111111111111111111111111111111";
-    const NEW: &str = "2222222222222222222222222222222222222222";
+    const OLD_COMMIT: &str = "1111111111111111111111111111111111111111";
+    const NEW_COMMIT: &str = "2222222222222222222222222222222222222222";
 
     fn push(lines: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for line in lines {
             pkt_line::write(&mut bytes, line.as_bytes());
         }
-        bytes.extend_from_slice(pkt_line::FLUSH);
+        bytes.extend_from_slice(pkt_line::FLUSH_PACKET);
         bytes
     }
 
@@ -201,16 +201,17 @@ mod tests {
     }
 
     fn main() -> String {
-        format!("{OLD} {NEW} refs/heads/main\0 report-status-v2 side-band-64k agent=git/2.47.3")
+        format!("{OLD_COMMIT} {NEW_COMMIT} refs/heads/main\0 report-status-v2 side-band-64k agent=git/2.47.3")
     }
 
     #[test]
     fn the_ref_updates_are_parsed_however_the_bytes_are_split() {
-        let (shallow, tag) = (format!("shallow {OLD}"), format!("{OLD} {} refs/tags/v1", "0".repeat(40)));
+        let (shallow, tag) =
+            (format!("shallow {OLD_COMMIT}"), format!("{OLD_COMMIT} {} refs/tags/v1", "0".repeat(40)));
         let bytes = [push(&[&shallow, &main(), &tag]), b"PACK....".to_vec()].concat();
         let parsed = read(&bytes).unwrap().unwrap();
         assert_eq!(parsed.updates.len(), 2);
-        assert_eq!((&*parsed.updates[0].name, &*parsed.updates[0].new), ("refs/heads/main", NEW));
+        assert_eq!((&*parsed.updates[0].name, &*parsed.updates[0].new), ("refs/heads/main", NEW_COMMIT));
         assert!(!parsed.updates[0].deletes() && parsed.updates[1].deletes());
         assert!(parsed.wants_report && parsed.side_band && !parsed.has_options);
         let mut reader = PushRequestReader::default();
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(found, Some(parsed));
         assert!(bytes.starts_with(&reader.into_bytes().0));
         // The probe that git sends before a large push.
-        assert_eq!(read(pkt_line::FLUSH), Ok(Some(PushRequest::default())));
+        assert_eq!(read(pkt_line::FLUSH_PACKET), Ok(Some(PushRequest::default())));
         assert_eq!(read(b"00"), Ok(None));
     }
 
@@ -247,12 +248,22 @@ mod tests {
             (line(("1", "2"), "refs/heads/a"), "ids that are too short"),
             (push(&["push-cert\0 report-status"]), "a signed push"),
             (push(&[&main(), &main()]), "capabilities after the first line"),
-            (push(&[&format!("{OLD} {NEW} refs/a"), &format!("{OLD} {NEW} refs/a")]), "a ref twice"),
-            (push(&[&format!("{OLD} {NEW} refs/a"), &format!("shallow {OLD}")]), "shallow too late"),
+            (
+                push(&[
+                    &format!("{OLD_COMMIT} {NEW_COMMIT} refs/a"),
+                    &format!("{OLD_COMMIT} {NEW_COMMIT} refs/a"),
+                ]),
+                "a ref twice",
+            ),
+            (
+                push(&[&format!("{OLD_COMMIT} {NEW_COMMIT} refs/a"), &format!("shallow {OLD_COMMIT}")]),
+                "shallow too late",
+            ),
         ] {
             assert_eq!(read(&wrong), Err(PushRequestError::Malformed), "{why}");
         }
-        let many: Vec<_> = (0..=MAX_UPDATES).map(|n| format!("{OLD} {NEW} refs/heads/b{n}")).collect();
+        let many: Vec<_> =
+            (0..=MAX_UPDATES).map(|n| format!("{OLD_COMMIT} {NEW_COMMIT} refs/heads/b{n}")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert_eq!(read(&push(&many)), Err(PushRequestError::TooMany));
         assert_eq!(read(&push(&many[1..])).unwrap().unwrap().updates.len(), MAX_UPDATES);
@@ -260,7 +271,8 @@ mod tests {
 
     #[test]
     fn only_known_capabilities_pass_and_only_spaces_separate_them() {
-        let with = |words: &str| read(&push(&[&format!("{OLD} {NEW} refs/heads/main\0{words}")]));
+        let with =
+            |words: &str| read(&push(&[&format!("{OLD_COMMIT} {NEW_COMMIT} refs/heads/main\0{words}")]));
         for known in [
             " report-status side-band-64k quiet atomic object-format=sha1 agent=git/2.47.3-Linux",
             "report-status delete-refs ofs-delta",
@@ -315,8 +327,8 @@ mod tests {
     }
 
     fn corpus() -> Vec<Vec<u8>> {
-        let two = format!("{NEW} {OLD} refs/heads/two\n");
-        vec![push(&[&main()]), push(&[&format!("shallow {OLD}\n"), &main(), &two]), b"0000".to_vec()]
+        let two = format!("{NEW_COMMIT} {OLD_COMMIT} refs/heads/two\n");
+        vec![push(&[&main()]), push(&[&format!("shallow {OLD_COMMIT}\n"), &main(), &two]), b"0000".to_vec()]
     }
 
     fn target(run: testkit::fuzz::Run<'_>) -> Target<'_> {

@@ -11,11 +11,11 @@ use super::phase::BootPurpose;
 use super::{End, Phase, Session, millis};
 use crate::runtime::Agent;
 
-/// The number of consecutive agents that may be lost, each within `STEADY` after it started, before the session fails.
-const LOSSES: u32 = 6;
-const STEADY: Duration = Duration::from_mins(1);
+/// The number of consecutive agents that may be lost, each within `STEADY_AFTER` after it started, before the session fails.
+const MAX_LOST_AGENTS: u32 = 6;
+const STEADY_AFTER: Duration = Duration::from_mins(1);
 /// The delay before the second attempt to reconnect. Each further delay is twice as long.
-const PAUSE: Duration = Duration::from_millis(250);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// The next events of the agent, or the error that ended its stream (`None` if it ended cleanly).
 pub(super) type AgentEvents = Result<EventBatch, Option<AgentError>>;
@@ -90,14 +90,16 @@ impl Session {
         if let Some(message) = overuse {
             self.broadcast(vec![ServerMessage::Error { message }]).await?;
         }
-        let steady = self.services.clock.elapsed().saturating_sub(self.failures.connected_at) > STEADY;
+        let steady = self.services.clock.elapsed().saturating_sub(self.failures.connected_at) > STEADY_AFTER;
         self.failures.losses = if steady { 1 } else { self.failures.losses + 1 };
         let losses = self.failures.losses;
-        if losses > LOSSES {
-            return self.fail(&format!("The agent was lost {LOSSES} times in a row: {reason}")).await;
+        if losses > MAX_LOST_AGENTS {
+            return self
+                .fail(&format!("The agent was lost {MAX_LOST_AGENTS} times in a row: {reason}"))
+                .await;
         }
         self.broadcast_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
-        let pause = if losses > 1 { PAUSE * 2_u32.pow(losses - 2) } else { Duration::ZERO };
+        let pause = if losses > 1 { FIRST_RETRY_DELAY * 2_u32.pow(losses - 2) } else { Duration::ZERO };
         self.launch(pause, purpose.unwrap_or(BootPurpose::Connect));
         Ok(())
     }

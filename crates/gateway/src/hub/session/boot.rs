@@ -17,7 +17,7 @@ const MAX_BOOTS: u32 = 3;
 /// The delay after the first failed boot; after the second it is twice as long. A sandbox that was killed takes a moment
 /// to end, and cannot be started meanwhile.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
-const STAGES: usize = 8;
+const STAGE_QUEUE_CAPACITY: usize = 8;
 /// The message when a session whose files were given up starts again.
 const FROM_SNAPSHOT: &str = "Starting from the last snapshot: later files are gone";
 
@@ -57,7 +57,7 @@ impl Session {
 
     /// Starts to boot an agent after a pause.
     pub(super) fn launch(&mut self, pause: Duration, purpose: BootPurpose) {
-        let (stage_sender, stages) = mpsc::channel(STAGES);
+        let (stage_sender, stages) = mpsc::channel(STAGE_QUEUE_CAPACITY);
         let launch = Launch::new(
             self.services.runtime.clone(),
             self.services.repositories.clone(),

@@ -14,13 +14,13 @@ use super::{End, Session, frame, millis, redact};
 
 /// The number of sequence numbers reserved on disk at a time. A database crash may lose the end of the log; the next
 /// owner then continues after the reserved block, so that no number is used twice.
-const BLOCK: i64 = 100_000;
+const RESERVED_BLOCK: i64 = 100_000;
 /// The maximum size of the stored conversation in an `init` frame. A longer conversation is cut to its end. A client
 /// that does not read keeps the frame in our memory, so it is no larger than what the kernel itself buffers for a
 /// socket.
 pub(in crate::hub) const INIT_BYTES: usize = 256 * 1024;
 /// The number of frames kept in the log after a turn, for clients that reconnect.
-const KEPT: i64 = 5_000;
+const MAX_KEPT_FRAMES: i64 = 5_000;
 
 /// The stream of the session, as its only writer sees it.
 pub(super) struct Stream {
@@ -50,8 +50,8 @@ impl Session {
         let first = self.stream.feed.head() + 1;
         let last = self.stream.feed.head() + i64::try_from(messages.len()).unwrap_or(i64::MAX);
         if last > self.stream.reserved {
-            Box::pin(self.services.store.reserve_numbers(&self.owner, last + BLOCK)).await?;
-            self.stream.reserved = last + BLOCK;
+            Box::pin(self.services.store.reserve_numbers(&self.owner, last + RESERVED_BLOCK)).await?;
+            self.stream.reserved = last + RESERVED_BLOCK;
         }
         let lines = frame::numbered(&messages, first);
         let mut finished = self.observe(first, &messages);
@@ -116,12 +116,16 @@ impl Session {
     pub(super) async fn prune(&mut self) -> Result<(), End> {
         self.stream.feed.shrink();
         self.stream.pruned_at = self.stream.feed.head();
-        Ok(self.services.store.prune_events(&self.owner, self.stream.feed.head() - KEPT).await?)
+        Ok(self.services.store.prune_events(&self.owner, self.stream.feed.head() - MAX_KEPT_FRAMES).await?)
     }
 
     /// Does the same if the log has not been pruned for many frames.
     pub(super) async fn prune_if_long(&mut self) -> Result<(), End> {
-        if self.stream.feed.head() - self.stream.pruned_at > KEPT { self.prune().await } else { Ok(()) }
+        if self.stream.feed.head() - self.stream.pruned_at > MAX_KEPT_FRAMES {
+            self.prune().await
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the conversation so far as an `init` frame, with the sequence number of the last frame that it contains.

@@ -13,7 +13,7 @@ use crate::runtime::SnapshotError;
 
 /// The stop reason of a session whose files were given up, and the message of such a stop.
 const STOPPED_UNSAVED: &str = "stopped without saving";
-const DISCARDED: &str = "What was not saved is gone";
+const FILES_DISCARDED: &str = "What was not saved is gone";
 
 impl Session {
     /// Fails the session until the next prompt. Queued prompts are kept for then.
@@ -152,7 +152,7 @@ impl Session {
     /// Finishes the stop once the files are saved and the sandbox has ended.
     pub(super) async fn finish_stop(&mut self, message: &str, replies: Vec<StopReply>) -> Result<(), End> {
         self.dismiss_agent("The session was stopped").await?;
-        let reason = if message == DISCARDED { STOPPED_UNSAVED } else { "stopped" };
+        let reason = if message == FILES_DISCARDED { STOPPED_UNSAVED } else { "stopped" };
         let ending = SessionEnd {
             status: SessionStatus::Stopped,
             stop_reason: Some(reason.to_owned()),
@@ -214,10 +214,10 @@ impl Session {
         {
             tracing::error!(session = %self.record.id, %error, "cannot end the sandbox of a stopped session");
         }
-        self.finish_stop(DISCARDED, replies).await
+        self.finish_stop(FILES_DISCARDED, replies).await
     }
 
-    /// Records whether the agent has to be told that files are gone.
+    /// Records whether the next prompt must tell the agent that files are gone.
     pub(super) async fn set_files_lost(&mut self, lost: bool) -> Result<(), End> {
         self.services.store.set_files_lost(&self.owner, lost).await?;
         self.record.files_lost = lost;

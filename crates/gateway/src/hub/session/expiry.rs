@@ -15,9 +15,9 @@ use super::{End, Session};
 use crate::runtime::{SnapshotError, retire_sandbox};
 
 /// The status message while a session moves.
-pub(super) const EXTENDING: &str = "Extending session...";
+pub(super) const EXTENDING_MESSAGE: &str = "Extending session...";
 /// How long a running turn may continue before it is cancelled.
-const GRACE: Duration = Duration::from_secs(30);
+const TURN_GRACE_PERIOD: Duration = Duration::from_secs(30);
 /// How many times we try to save the files, and the delay between attempts.
 const MAX_SAVES: u32 = 3;
 const SAVE_RETRY: TimeDelta = TimeDelta::minutes(5);
@@ -50,7 +50,7 @@ impl Session {
             return Ok(());
         }
         if self.is_up() {
-            self.broadcast_status(WireStatus::Migrating, EXTENDING).await?;
+            self.broadcast_status(WireStatus::Migrating, EXTENDING_MESSAGE).await?;
         }
         // Nobody knows when people answer. The answer continues the session in its next sandbox.
         if self.is_waiting_for_people() {
@@ -58,7 +58,9 @@ impl Session {
         }
         let is_busy = self.turn.is_running() || self.agent_is_busy();
         match &mut self.sandbox {
-            Phase::Connected(connection) if is_busy => connection.retiring = Some(Timer::after(GRACE)),
+            Phase::Connected(connection) if is_busy => {
+                connection.retiring = Some(Timer::after(TURN_GRACE_PERIOD));
+            }
             _ => self.save(Vec::new()),
         }
         Ok(())

@@ -11,13 +11,13 @@ use super::{End, Session, millis};
 use shares::Held;
 
 /// The delay before another attempt when the agent's history could not be read.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The delay before a second look at an idle agent that has not answered its prompt: one that has just stored the prompt
 /// is about to start.
 const ABOUT_TO_START: Duration = Duration::from_secs(1);
 /// Longer histories are parsed off the async workers.
 const PARSED_AT_ONCE: usize = 64 * 1024;
-const READ: &str = "read the history";
+const READ_HISTORY: &str = "read the history";
 
 /// The agent's history, with the reservation for it in the session's share of memory.
 pub(super) struct HistoryRead {
@@ -36,7 +36,7 @@ impl Session {
             let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
             let (prompt, memory) = (turn.prompt.clone(), Arc::clone(&self.services.memory));
             turn.history = Some(tokio::spawn(async move {
-                let mut memory = memory.take(party, 0).map_err(|_| AgentError::NoMemory(READ))?;
+                let mut memory = memory.take(party, 0).map_err(|_| AgentError::NoMemory(READ_HISTORY))?;
                 let mut allow = |bytes: usize| memory.grow(bytes as u64).is_ok();
                 let history = client.history(&session, &prompt, &mut allow).await?;
                 Ok(HistoryRead { history, memory })
@@ -50,7 +50,7 @@ impl Session {
             Ok(read) => self.reconcile(read).await?,
             Err(error) => {
                 tracing::warn!(session = %self.record.id, %error, "the agent's history cannot be read");
-                self.turn.timer().set(RETRY);
+                self.turn.timer().set(RETRY_DELAY);
             }
         }
         self.send_abort();

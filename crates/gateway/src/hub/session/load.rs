@@ -23,7 +23,7 @@ use super::{End, EvictionState, Failures, Session, millis, redact};
 use crate::hub::HubServices;
 
 /// The number of bytes read from the log at a time.
-const PAGE: usize = 1024 * 1024;
+const LOG_PAGE_BYTES: usize = 1024 * 1024;
 const SECRETS_UNREAD: StoreError =
     StoreError::Refused("the secrets that a conversation must not show cannot be read");
 
@@ -91,7 +91,7 @@ impl Session {
         let (mut finished, mut resume) = (Vec::new(), None::<Box<dyn Translator>>);
         let agent = self.record.agent_session_id.clone().unwrap_or_default();
         loop {
-            let page = self.services.store.events_after(self.record.id, place, PAGE).await?;
+            let page = self.services.store.events_after(self.record.id, place, LOG_PAGE_BYTES).await?;
             let Some(last) = page.last() else { break };
             place = last.last_seq;
             for (seq, message) in page.iter().flat_map(logged_messages) {

@@ -156,7 +156,7 @@ impl Session {
         if let Err(reason) = stored.question.check(&answer.answers) {
             return Ok(AnswerOutcome::Invalid(reason));
         }
-        // Without the agent that asked, the answer becomes a prompt, so it must pass what a prompt has to pass.
+        // If the agent that asked is gone, the answer is sent as a prompt, so the limits of prompts apply to it.
         if !self.agent_waits_for(&stored) {
             if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
                 return Ok(AnswerOutcome::Refused(refusal));

@@ -9,11 +9,11 @@ use super::{End, Session};
 /// The maximum number of characters of a title that no person has chosen.
 const MAX_TITLE: usize = 50;
 /// The number of characters of a prompt in which the first sentence is searched.
-const EXAMINED: usize = 1_000;
+const MAX_EXAMINED_CHARS: usize = 1_000;
 /// The characters of Markdown markers at the start of a line.
-const MARKERS: &str = "#>-*+=_`~";
+const LINE_MARKERS: &str = "#>-*+=_`~";
 /// The characters that end a sentence: before white space, or anywhere.
-const ENDS: [char; 3] = ['.', '!', '?'];
+const SENTENCE_ENDS: [char; 3] = ['.', '!', '?'];
 const WIDE_ENDS: [char; 3] = ['。', '！', '？'];
 
 impl Session {
@@ -51,10 +51,10 @@ impl Session {
 
 /// The first sentence of a prompt as a title; `None` if it has no words.
 pub(crate) fn first_sentence(prompt: &str) -> Option<String> {
-    let examined: String = prompt.chars().take(EXAMINED).collect();
+    let examined: String = prompt.chars().take(MAX_EXAMINED_CHARS).collect();
     let line = examined.lines().find(|line| line.contains(char::is_alphanumeric))?;
     let line = line.replace("**", "");
-    let line = line.trim_start_matches(|c: char| c.is_whitespace() || MARKERS.contains(c));
+    let line = line.trim_start_matches(|c: char| c.is_whitespace() || LINE_MARKERS.contains(c));
     let end = line.char_indices().find(|(at, end)| ends_sentence(*end, &line[at + end.len_utf8()..]));
     one_line(end.map_or(line, |(at, end)| &line[..at + end.len_utf8()]))
 }
@@ -63,7 +63,7 @@ pub(crate) fn first_sentence(prompt: &str) -> Option<String> {
 fn ends_sentence(end: char, rest: &str) -> bool {
     let next = rest.trim_start().chars().next();
     WIDE_ENDS.contains(&end)
-        || ENDS.contains(&end)
+        || SENTENCE_ENDS.contains(&end)
             && rest.chars().next().is_none_or(char::is_whitespace)
             && next.is_none_or(|next| !next.is_lowercase())
 }

@@ -13,10 +13,10 @@ const USER_VECTOR: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c2VyXzEiLCJlbWFpbCI6
 const SERVICE_VECTOR: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJzbGFjay13b3JrZXIiLCJzZXJ2aWNlIjp0cnVlLCJpYXQiOjE3MDAwMDAwMDAsImV4cCI6NDEwMjQ0NDgwMH0.6CQC5aD8-QC61DSY4m1d3-j4AZy7GCDgPF2TNnVdkK8";
 
 /// A time long past on any machine, so that a use of the system clock would fail these tests.
-const NOW: i64 = 1_700_000_000;
+const TEST_TIME: i64 = 1_700_000_000;
 
 fn now() -> DateTime<Utc> {
-    DateTime::from_timestamp(NOW, 0).unwrap()
+    DateTime::from_timestamp(TEST_TIME, 0).unwrap()
 }
 
 fn issuer() -> Issuer {
@@ -62,7 +62,7 @@ fn signed_tokens_can_be_read_and_have_issuer_and_audience() {
 
 #[test]
 fn forged_late_and_foreign_tokens_are_refused() {
-    let good = json!({"sub": "u", "exp": NOW + 60});
+    let good = json!({"sub": "u", "exp": TEST_TIME + 60});
     let with = |key: &str, value: Value| {
         let mut claims = good.clone();
         claims[key] = value;
@@ -70,11 +70,11 @@ fn forged_late_and_foreign_tokens_are_refused() {
     };
     let user = |claims: &Value| hs256("user-secret", claims);
     let cases = [
-        ("expired beyond the leeway", user(&with("exp", json!(NOW - 10)))),
+        ("expired beyond the leeway", user(&with("exp", json!(TEST_TIME - 10)))),
         ("no expiry", user(&json!({"sub": "u"}))),
-        ("no subject", user(&json!({"exp": NOW + 60}))),
+        ("no subject", user(&json!({"exp": TEST_TIME + 60}))),
         ("empty subject", user(&with("sub", json!("")))),
-        ("not yet valid", user(&with("nbf", json!(NOW + 60)))),
+        ("not yet valid", user(&with("nbf", json!(TEST_TIME + 60)))),
         ("another issuer", user(&with("iss", json!("evil")))),
         ("another audience", user(&with("aud", json!("internal")))),
         ("another secret", hs256("other-secret", &good)),
@@ -98,15 +98,16 @@ fn forged_late_and_foreign_tokens_are_refused() {
     }
     assert!(issuer().read(&user(&good), now()).is_some(), "the token all of these were made from is good");
     assert!(
-        issuer().read(&user(&with("exp", json!(NOW - 2))), now()).is_some(),
+        issuer().read(&user(&with("exp", json!(TEST_TIME - 2))), now()).is_some(),
         "two seconds are within the leeway"
     );
 }
 
 #[test]
 fn a_token_is_valid_from_nbf_to_exp_with_five_seconds_of_leeway() {
-    let token = hs256("user-secret", &json!({"sub": "u", "nbf": NOW, "exp": NOW + 60}));
-    let holds = |at: i64| issuer().read(&token, DateTime::from_timestamp(NOW + at, 0).unwrap()).is_some();
+    let token = hs256("user-secret", &json!({"sub": "u", "nbf": TEST_TIME, "exp": TEST_TIME + 60}));
+    let holds =
+        |at: i64| issuer().read(&token, DateTime::from_timestamp(TEST_TIME + at, 0).unwrap()).is_some();
     assert_eq!([-6, -5, 0, 60, 64, 65].map(holds), [false, true, true, true, true, false]);
     let endless = hs256("user-secret", &json!({"sub": "u", "nbf": i64::MIN, "exp": i64::MAX}));
     assert!(issuer().read(&endless, now()).is_some());
@@ -114,7 +115,7 @@ fn a_token_is_valid_from_nbf_to_exp_with_five_seconds_of_leeway() {
 
 #[test]
 fn a_user_token_cannot_pass_as_a_service_even_when_it_says_so() {
-    let token = hs256("user-secret", &json!({"sub": "u", "exp": NOW + 60, "service": true}));
+    let token = hs256("user-secret", &json!({"sub": "u", "exp": TEST_TIME + 60, "service": true}));
     assert_eq!(issuer().read(&token, now()), Some(Claim::User { user: "u".into(), org: None }));
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::weight::WINDOW;
+use super::super::weight::MAX_CONTEXT_TOKENS;
 use super::*;
 
 /// The bounds of a request with this message and these other fields.
@@ -30,11 +30,11 @@ fn input_is_bounded_by_bytes_and_images_and_files_by_what_they_can_cost() {
         (json!("hi"), &none, 0),
         (json!(null), &none, 0),
         (json!([{"type": "text", "text": "hi"}]), &none, 0),
-        (json!([image(&data)]), &none, IMAGE - length),
-        (json!([image(&data), image("https://a/b")]), &none, 2 * IMAGE - length - 11),
-        (json!([{"type": "file", "file": {"file_id": "f"}}]), &none, WINDOW),
-        (json!("hi"), &tools, PREAMBLE),
-        (json!("hi"), &json!({"response_format": {}}), PREAMBLE),
+        (json!([image(&data)]), &none, MAX_IMAGE_TOKENS - length),
+        (json!([image(&data), image("https://a/b")]), &none, 2 * MAX_IMAGE_TOKENS - length - 11),
+        (json!([{"type": "file", "file": {"file_id": "f"}}]), &none, MAX_CONTEXT_TOKENS),
+        (json!("hi"), &tools, MAX_PREAMBLE_TOKENS),
+        (json!("hi"), &json!({"response_format": {}}), MAX_PREAMBLE_TOKENS),
     ] {
         assert_eq!(beyond_bytes(&content, more), Ok(expected), "{content:.200} {more}");
     }
@@ -75,7 +75,7 @@ fn the_output_limit_is_read_from_either_field_or_added() {
 #[test]
 fn a_streamed_answer_must_report_its_usage() {
     let change = |text: &str, renames: bool| -> Value {
-        serde_json::from_slice(&prepared(&Bytes::from(text.to_owned()), renames)).unwrap()
+        serde_json::from_slice(&prepare_body(&Bytes::from(text.to_owned()), renames)).unwrap()
     };
     let usage = json!({"include_usage": true});
     for text in [
@@ -91,11 +91,11 @@ fn a_streamed_answer_must_report_its_usage() {
         );
     }
     for unchanged in [r#"{"stream":false,"max_tokens":1}"#, r#"{"model":"m"}"#, r#"{"stream":"yes"}"#, "x"] {
-        assert_eq!(prepared(&Bytes::from(unchanged), false), unchanged);
+        assert_eq!(prepare_body(&Bytes::from(unchanged), false), unchanged);
     }
     let renamed = change(r#"{"model":"m","max_tokens" : 9,"stream":true}"#, true);
     let expected = json!({"model": "m", "max_completion_tokens": 9, "stream": true, "stream_options": usage});
     assert_eq!(renamed, expected);
     let escaped = r#"{"max\u005ftokens":9}"#;
-    assert_eq!(prepared(&Bytes::from(escaped), true), escaped);
+    assert_eq!(prepare_body(&Bytes::from(escaped), true), escaped);
 }

@@ -2,19 +2,19 @@
 
 use super::*;
 
-const STREAM: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"m-1\",\"usage\":{\"input_tokens\":10,\
+const STREAMED_RESPONSE: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"m-1\",\"usage\":{\"input_tokens\":10,\
     \"cache_read_input_tokens\":3,\"output_tokens\":1}}}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n\
     data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"\\\"usage\\\":{}\"}}\n\n\
     event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":42}}\n\n";
 
-const REQUEST: &str = r#"{"model":"asked","max_tokens":64000,"messages":[]}"#;
+const MESSAGES_REQUEST: &str = r#"{"model":"asked","max_tokens":64000,"messages":[]}"#;
 
 fn prices() -> Prices {
     Prices::parse("*=1000000/1000000").unwrap()
 }
 
 fn meter(streamed: bool) -> Meter {
-    let mut meter = Meter::new(ModelRequest::of(Protocol::Messages, REQUEST.as_bytes()));
+    let mut meter = Meter::new(ModelRequest::of(Protocol::Messages, MESSAGES_REQUEST.as_bytes()));
     meter.start(streamed);
     meter
 }
@@ -23,7 +23,7 @@ fn meter(streamed: bool) -> Meter {
 fn a_stream_is_metered_however_it_is_split() {
     for size in [1, 2, 7, 64, 10_000] {
         let mut meter = meter(true);
-        for piece in STREAM.as_bytes().chunks(size) {
+        for piece in STREAMED_RESPONSE.as_bytes().chunks(size) {
             meter.pass(&Bytes::copy_from_slice(piece));
         }
         let (model, used) = meter.usage(&Prices::default());
@@ -34,7 +34,7 @@ fn a_stream_is_metered_however_it_is_split() {
 
 #[test]
 fn an_aborted_stream_is_charged_by_what_was_shown() {
-    let (begin, _) = STREAM.split_once("event: message_delta").unwrap();
+    let (begin, _) = STREAMED_RESPONSE.split_once("event: message_delta").unwrap();
     let mut cut = meter(true);
     cut.pass(&Bytes::from(begin));
     for delta in ["text", "thinking", "partial_json"] {
@@ -65,7 +65,8 @@ fn an_aborted_stream_is_charged_by_what_was_shown() {
     };
     assert_eq!(whole.usage(&prices()).1.output_tokens, 64_000, "half of it shows nothing");
     assert_eq!(meter(false).usage(&prices()).1.output_tokens, 64_000);
-    let unanswered = Meter::new(ModelRequest::of(Protocol::Messages, REQUEST.as_bytes())).usage(&prices()).1;
+    let unanswered =
+        Meter::new(ModelRequest::of(Protocol::Messages, MESSAGES_REQUEST.as_bytes())).usage(&prices()).1;
     assert_eq!(unanswered.output_tokens, 64_000, "nobody knows how far it came");
     // The output cannot exceed what was requested.
     let mut endless = meter(true);
@@ -73,7 +74,7 @@ fn an_aborted_stream_is_charged_by_what_was_shown() {
     assert_eq!(endless.usage(&prices()).1.output_tokens, 64_000);
     // Before the first event, only the worst case of the request is known.
     let (model, used) = meter(true).usage(&prices());
-    let most = i64::try_from(REQUEST.len()).unwrap();
+    let most = i64::try_from(MESSAGES_REQUEST.len()).unwrap();
     assert_eq!((model.as_str(), used.cache_write_tokens, used.output_tokens), ("unknown", most, 0));
     assert_eq!((used.input_tokens, used.cost_micros), (0, most * 1_250_000));
 }

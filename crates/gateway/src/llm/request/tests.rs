@@ -76,17 +76,17 @@ fn a_request_is_unchanged_lowered_or_refused_by_the_remaining_budget() {
     let price = dollar_a_token().highest_price("m").unwrap();
     let input = i64::try_from(text.len()).unwrap() * 1_250_000;
     let fit = |now: i64, alone: i64| {
-        request.fit(price, &left(input + now * MILLION, input + alone * MILLION)).unwrap()
+        request.fit(price, &left(input + now * TOKENS_PER_PRICE, input + alone * TOKENS_PER_PRICE)).unwrap()
     };
     assert_eq!(fit(4000, 4000), Fit::Whole);
     assert_eq!(fit(3999, 4000), Fit::Lowered(3999));
     assert_eq!(fit(1024, 1024), Fit::Lowered(1024));
     assert_eq!(fit(1023, 4000), Fit::Busy);
-    assert_eq!(fit(1023, 1023), Fit::Gone(input + 1024 * MILLION));
-    assert_eq!(request.fit(price, &left(-5, 0)), Ok(Fit::Gone(input + 1024 * MILLION)));
+    assert_eq!(fit(1023, 1023), Fit::Gone(input + 1024 * TOKENS_PER_PRICE));
+    assert_eq!(request.fit(price, &left(-5, 0)), Ok(Fit::Gone(input + 1024 * TOKENS_PER_PRICE)));
     let short = ModelRequest::of(Protocol::Messages, br#"{"model":"m","max_tokens":3,"messages":[]}"#);
     assert_eq!(
-        short.fit(price, &left(input + 3 * MILLION, input + 3 * MILLION)),
+        short.fit(price, &left(input + 3 * TOKENS_PER_PRICE, input + 3 * TOKENS_PER_PRICE)),
         Ok(Fit::Whole),
         "asks for no more"
     );

@@ -26,14 +26,14 @@ async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
         recorder: Arc::new(CountingRecorder),
     });
     let proxied = ProxiedConnections::default();
-    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN, proxied };
+    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN_NAMESPACE, proxied };
     let (_servers, served) = watch::channel(Arc::new(servers));
     let (to, injected) = mpsc::channel(1);
     let serving = tokio::spawn(serve(injected, served));
     let mut ours = Vec::new();
     for _ in 0..=MAX_SERVED {
         let (one, other) = tokio::io::duplex(4096);
-        to.send(InjectedConnection { port: PROXY, stream: Box::new(other) }).await.unwrap();
+        to.send(InjectedConnection { port: PROXY_PORT, stream: Box::new(other) }).await.unwrap();
         ours.push(one);
     }
     for mut stream in ours {
@@ -53,12 +53,12 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     let rules = Rules::new(Mode::Open).allow_private(&host).unwrap();
     let (queue, mut records) = egress::record_queue(10);
     let (proxy, proxied) = (proxy_of(rules, queue, &Clock::system()), ProxiedConnections::default());
-    let servers = Servers { proxy, gateway: None, ports: Ports::OWN, proxied: proxied.clone() };
+    let servers = Servers { proxy, gateway: None, ports: Ports::OWN_NAMESPACE, proxied: proxied.clone() };
     let (_servers, served) = watch::channel(Arc::new(servers));
     let (to, injected) = mpsc::channel(1);
     let serving = tokio::spawn(serve(injected, served));
     let (mut ours, other) = tokio::io::duplex(4096);
-    to.send(InjectedConnection { port: PROXY, stream: Box::new(other) }).await.unwrap();
+    to.send(InjectedConnection { port: PROXY_PORT, stream: Box::new(other) }).await.unwrap();
     ours.write_all(format!("CONNECT {host} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
     let (mut reached, _) = origin.accept().await.unwrap();
     let mut answer = [0; 12];

@@ -53,7 +53,7 @@ pub(super) async fn every_attempt_is_recorded(world: World) {
     assert_eq!(world.call(&invalid).await.status, 400);
     for (run, expected) in [
         ("run-success", [("authz_decision", "allow"), ("tool_call", "success")]),
-        ("run-denied-1", DENIED),
+        ("run-denied-1", DENIED_EVENTS),
         ("run-failure", [("authz_decision", "allow"), ("tool_call", "failure")]),
         ("run-invalid", [("authz_decision", "allow"), ("tool_call", "failure")]),
     ] {
@@ -76,13 +76,13 @@ pub(super) async fn every_attempt_is_recorded(world: World) {
     let before = told(&world).await;
     let unread = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body("[").send().await;
     assert_eq!(unread.status, 400);
-    let told = told(&world).await;
+    let told = recorded_events(&world).await;
     let new = &told[before.len()..];
     assert_eq!(outcomes(new), [("authz_decision", "deny"), ("tool_call", "failure")]);
     assert!(new.iter().all(|event| event["run_id"].is_null() && event["actor"]["actor_id"] == "worker"));
 }
 
-async fn told(world: &World) -> Vec<Value> {
+async fn recorded_events(world: &World) -> Vec<Value> {
     let owner = world.team.token(Role::Owner);
     let answer = world.gateway.get("/v1/audit/events").bearer(owner).send().await;
     answer.json()["events"].as_array().unwrap().clone()

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
-use crate::world::{DENIED, World, outcomes, with, write_call};
+use crate::world::{DENIED_EVENTS, World, outcomes, with, write_call};
 
 /// Sends a call that must be denied without an effect, and returns the rule id in its first event.
 async fn denied_by(world: &World, token: &str, call: &Value) -> String {
@@ -14,7 +14,7 @@ async fn denied_by(world: &World, token: &str, call: &Value) -> String {
     assert_eq!(answer.status, 403, "{call}: {}", answer.text());
     assert_eq!(world.effects(), before, "{call}");
     let events = world.events(call["run_id"].as_str().unwrap()).await;
-    assert_eq!(outcomes(&events), DENIED, "{call}");
+    assert_eq!(outcomes(&events), DENIED_EVENTS, "{call}");
     events[0]["authz"]["rule_id"].as_str().unwrap().to_owned()
 }
 

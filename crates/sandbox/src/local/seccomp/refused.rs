@@ -1,10 +1,10 @@
 //! The numbers of the system calls that always fail with EPERM.
 
 pub(super) fn numbers() -> impl Iterator<Item = i64> {
-    EVERYWHERE.iter().chain(HERE).copied()
+    REFUSED_EVERYWHERE.iter().chain(REFUSED_ON_THIS_ARCHITECTURE).copied()
 }
 
-const EVERYWHERE: &[i64] = &[
+const REFUSED_EVERYWHERE: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_syslog,
     libc::SYS_vhangup,
@@ -76,6 +76,7 @@ const KEXEC_FILE_LOAD: i64 = libc::SYS_kexec_file_load;
 const KEXEC_FILE_LOAD: i64 = 294;
 
 #[cfg(target_arch = "x86_64")]
-const HERE: &[i64] = &[libc::SYS_uselib, libc::SYS__sysctl, libc::SYS_iopl, libc::SYS_ioperm];
+const REFUSED_ON_THIS_ARCHITECTURE: &[i64] =
+    &[libc::SYS_uselib, libc::SYS__sysctl, libc::SYS_iopl, libc::SYS_ioperm];
 #[cfg(not(target_arch = "x86_64"))]
-const HERE: &[i64] = &[];
+const REFUSED_ON_THIS_ARCHITECTURE: &[i64] = &[];

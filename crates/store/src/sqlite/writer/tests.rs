@@ -11,7 +11,7 @@ use super::*;
 
 /// One write to the table `t`, which holds a number once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Act {
+enum TestWrite {
     /// Fails if the number exists.
     Insert(i64),
     Delete(i64),
@@ -39,7 +39,7 @@ async fn start() -> (Writer, TempDir) {
     (Writer::start(connection), folder)
 }
 
-async fn act(writer: &Writer, durability: Durability, act: Act) -> Seen {
+async fn act(writer: &Writer, durability: Durability, act: TestWrite) -> Seen {
     let done = writer.write(durability, move |tx| Box::pin(run(tx, act))).await;
     match done {
         Ok(()) => Seen::Done,
@@ -48,23 +48,25 @@ async fn act(writer: &Writer, durability: Durability, act: Act) -> Seen {
     }
 }
 
-async fn run(tx: &mut SqliteConnection, act: Act) -> Result<(), StoreError> {
+async fn run(tx: &mut SqliteConnection, act: TestWrite) -> Result<(), StoreError> {
     let (sql, n) = match act {
-        Act::Insert(n) | Act::InsertAndFail(n) | Act::InsertAndPanic(n) => ("INSERT INTO t VALUES ($1)", n),
-        Act::Delete(n) => ("DELETE FROM t WHERE n = $1", n),
-        Act::LoseTransaction => ("ROLLBACK", 0),
+        TestWrite::Insert(n) | TestWrite::InsertAndFail(n) | TestWrite::InsertAndPanic(n) => {
+            ("INSERT INTO t VALUES ($1)", n)
+        }
+        TestWrite::Delete(n) => ("DELETE FROM t WHERE n = $1", n),
+        TestWrite::LoseTransaction => ("ROLLBACK", 0),
     };
     let query = sqlx::query(sql);
-    if act == Act::LoseTransaction { query } else { query.bind(n) }.execute(tx).await?;
-    assert!(!matches!(act, Act::InsertAndPanic(_)), "a bug in a write");
+    if act == TestWrite::LoseTransaction { query } else { query.bind(n) }.execute(tx).await?;
+    assert!(!matches!(act, TestWrite::InsertAndPanic(_)), "a bug in a write");
     match act {
-        Act::Insert(_) | Act::Delete(_) => Ok(()),
+        TestWrite::Insert(_) | TestWrite::Delete(_) => Ok(()),
         _ => Err(StoreError::Refused("no")),
     }
 }
 
 /// Queues the acts behind a blocked write, so that they become exactly one transaction.
-async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[Act]) -> Vec<Seen> {
+async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[TestWrite]) -> Vec<Seen> {
     let (release, released) = oneshot::channel();
     let mut held = Box::pin(writer.write(durability, move |_| {
         Box::pin(async move {
@@ -74,14 +76,14 @@ async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[Act]) -> 
     }));
     assert!(poll_immediate(&mut held).await.is_none());
     // The writer must have taken the blocked write alone before the others are queued.
-    while writer.jobs.capacity() < QUEUE {
+    while writer.jobs.capacity() < QUEUE_CAPACITY {
         tokio::task::yield_now().await;
     }
     let mut waiting: Vec<_> = acts.iter().map(|one| Box::pin(act(writer, durability, *one))).collect();
     for one in &mut waiting {
         assert!(poll_immediate(one).await.is_none());
     }
-    assert_eq!(writer.jobs.capacity(), QUEUE - acts.len());
+    assert_eq!(writer.jobs.capacity(), QUEUE_CAPACITY - acts.len());
     release.send(()).unwrap();
     held.await.unwrap();
     let mut seen = Vec::new();
@@ -100,10 +102,10 @@ async fn numbers(writer: &Writer) -> BTreeSet<i64> {
 }
 
 /// The expected results of acts that share a transaction, or have one alone.
-fn model(table: &mut BTreeSet<i64>, acts: &[Act]) -> Vec<Seen> {
+fn model(table: &mut BTreeSet<i64>, acts: &[TestWrite]) -> Vec<Seen> {
     let before = table.clone();
     let mut seen: Vec<_> = acts.iter().map(|act| model_one(table, *act)).collect();
-    if let Some(lost) = acts.iter().position(|act| *act == Act::LoseTransaction) {
+    if let Some(lost) = acts.iter().position(|act| *act == TestWrite::LoseTransaction) {
         *table = before;
         // Acts that had succeeded or had not run yet get the transaction's error; a failed act keeps its own.
         for (at, seen) in seen.iter_mut().enumerate() {
@@ -115,25 +117,25 @@ fn model(table: &mut BTreeSet<i64>, acts: &[Act]) -> Vec<Seen> {
     seen
 }
 
-fn model_one(table: &mut BTreeSet<i64>, act: Act) -> Seen {
+fn model_one(table: &mut BTreeSet<i64>, act: TestWrite) -> Seen {
     match act {
-        Act::Insert(n) if table.insert(n) => Seen::Done,
-        Act::Delete(n) => {
+        TestWrite::Insert(n) if table.insert(n) => Seen::Done,
+        TestWrite::Delete(n) => {
             table.remove(&n);
             Seen::Done
         }
-        Act::InsertAndPanic(n) if !table.contains(&n) => Seen::NotCommitted,
+        TestWrite::InsertAndPanic(n) if !table.contains(&n) => Seen::NotCommitted,
         _ => Seen::Failed,
     }
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn acts() -> impl Strategy<Value = Vec<TestWrite>> {
     let one = prop_oneof![
-        6 => (0..6_i64).prop_map(Act::Insert),
-        3 => (0..6_i64).prop_map(Act::Delete),
-        3 => (0..6_i64).prop_map(Act::InsertAndFail),
-        1 => (0..6_i64).prop_map(Act::InsertAndPanic),
-        1 => Just(Act::LoseTransaction),
+        6 => (0..6_i64).prop_map(TestWrite::Insert),
+        3 => (0..6_i64).prop_map(TestWrite::Delete),
+        3 => (0..6_i64).prop_map(TestWrite::InsertAndFail),
+        1 => (0..6_i64).prop_map(TestWrite::InsertAndPanic),
+        1 => Just(TestWrite::LoseTransaction),
     ];
     prop::collection::vec(one, 1..8)
 }
@@ -160,8 +162,13 @@ proptest! {
 #[tokio::test]
 async fn a_failed_single_write_is_rolled_back_and_the_next_succeeds() {
     let (writer, _folder) = start().await;
-    let all =
-        [Act::InsertAndFail(1), Act::InsertAndPanic(2), Act::LoseTransaction, Act::Insert(3), Act::Insert(3)];
+    let all = [
+        TestWrite::InsertAndFail(1),
+        TestWrite::InsertAndPanic(2),
+        TestWrite::LoseTransaction,
+        TestWrite::Insert(3),
+        TestWrite::Insert(3),
+    ];
     let mut seen = Vec::new();
     for one in all {
         seen.push(act(&writer, Durability::Disk, one).await);
@@ -173,7 +180,7 @@ async fn a_failed_single_write_is_rolled_back_and_the_next_succeeds() {
 #[tokio::test]
 async fn a_write_happens_although_its_caller_is_gone() {
     let (writer, _folder) = start().await;
-    let mut abandoned = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
+    let mut abandoned = Box::pin(act(&writer, Durability::Disk, TestWrite::Insert(1)));
     assert!(poll_immediate(&mut abandoned).await.is_none(), "it waits for its commit");
     drop(abandoned);
     // Writes keep their order, so this read comes after it.
@@ -182,8 +189,8 @@ async fn a_write_happens_although_its_caller_is_gone() {
 
 #[tokio::test]
 async fn only_durable_writes_are_fsynced() {
-    const NORMAL: i64 = 1;
-    const FULL: i64 = 2;
+    const SYNCHRONOUS_NORMAL: i64 = 1;
+    const SYNCHRONOUS_FULL: i64 = 2;
     let (writer, _folder) = start().await;
     let synchronous = |durability| {
         writer.write(durability, |tx| {
@@ -195,7 +202,7 @@ async fn only_durable_writes_are_fsynced() {
     for durability in order {
         seen.push(synchronous(durability).await.unwrap());
     }
-    assert_eq!(seen, [FULL, NORMAL, NORMAL, FULL]);
+    assert_eq!(seen, [SYNCHRONOUS_FULL, SYNCHRONOUS_NORMAL, SYNCHRONOUS_NORMAL, SYNCHRONOUS_FULL]);
 
     let mut mixed =
         [Durability::Process, Durability::Disk, Durability::Process].map(|d| Box::pin(synchronous(d)));
@@ -203,7 +210,7 @@ async fn only_durable_writes_are_fsynced() {
         assert!(poll_immediate(one).await.is_none());
     }
     for one in mixed {
-        assert_eq!(one.await.unwrap(), FULL, "one that must wait makes its whole batch wait");
+        assert_eq!(one.await.unwrap(), SYNCHRONOUS_FULL, "one that must wait makes its whole batch wait");
     }
 }
 
@@ -227,7 +234,7 @@ async fn a_durable_batch_is_not_committed_without_fsync() {
     let (jobs, mut queue) = mpsc::channel(1);
     let (stop, _stops) = mpsc::channel(1);
     let writer = Writer { jobs, stop, lock: WriteLock::default() };
-    let mut insert = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
+    let mut insert = Box::pin(act(&writer, Durability::Disk, TestWrite::Insert(1)));
     assert!(poll_immediate(&mut insert).await.is_none());
     let job = queue.recv().await.unwrap();
     commit(&mut connection, not_ready, vec![job].into_iter()).await;

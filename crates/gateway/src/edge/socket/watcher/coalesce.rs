@@ -9,8 +9,8 @@ use super::text;
 use crate::hub::Batch;
 
 /// The most bytes of a merged token.
-const LONGEST: usize = 16 * 1024;
-const TOKEN: &str = r#"{"type":"token""#;
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
+const TOKEN_PREFIX: &str = r#"{"type":"token""#;
 
 /// The frames after the sequence number `place`, unchanged.
 pub(super) fn frames_after(batches: &[Arc<Batch>], place: i64) -> impl Iterator<Item = Utf8Bytes> {
@@ -23,7 +23,7 @@ pub(super) fn merge_tokens(waiting: impl Iterator<Item = Utf8Bytes>) -> Vec<Utf8
     let mut out = Vec::new();
     let mut open: Option<Frame> = None;
     for frame in waiting {
-        let token = frame.starts_with(TOKEN).then(|| Frame::parse(&frame).ok()).flatten();
+        let token = frame.starts_with(TOKEN_PREFIX).then(|| Frame::parse(&frame).ok()).flatten();
         if let (Some(first), Some(next)) = (&mut open, &token)
             && join(first, next)
         {
@@ -49,7 +49,7 @@ fn join(first: &mut Frame, next: &Frame) -> bool {
     else {
         return false;
     };
-    if message_id != message || part_id != part || token.len() + more.len() > LONGEST {
+    if message_id != message || part_id != part || token.len() + more.len() > MAX_TOKEN_BYTES {
         return false;
     }
     token.push_str(more);

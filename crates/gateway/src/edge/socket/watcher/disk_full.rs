@@ -10,13 +10,14 @@ use futures_util::StreamExt as _;
 use proto::socket::{ClientMessage, CloseCode, ServerMessage, WireStatus};
 use tokio::time::sleep;
 
-use super::{End, OVER_SHARE, STOPPING, Visitor, in_time, text};
+use super::{End, GATEWAY_STOPS, OVER_SHARE, Visitor, in_time, text};
 use crate::app::AppState;
-use crate::hub::{stored_init, to_one};
+use crate::hub::{read_init, to_one};
 
 /// The delay before the gateway tries to open the session again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
-const FULL: &str = "The gateway's disk is full: nothing new is accepted until its operator frees some space.";
+const DISK_FULL_MESSAGE: &str =
+    "The gateway's disk is full: nothing new is accepted until its operator frees some space.";
 
 /// Sends the stored conversation and the reason why the session does not open. A client that has a cursor already has
 /// the conversation; any other gets a cursor here, so that it later continues from this point.
@@ -27,13 +28,14 @@ pub(super) async fn send_stored_conversation(
     socket: &mut WebSocket,
 ) -> Result<(), End> {
     if since.is_none() {
-        let stored = stored_init(&app.store, &app.clock, visitor.session).await;
+        let stored = read_init(&app.store, &app.clock, visitor.session).await;
         let (init, seq) = stored.map_err(|_| End::Away(CloseCode::DISK_FULL))?;
         in_time(socket.send(Message::Text(text(init)))).await?;
         *since = Some(seq);
     }
-    send(socket, &ServerMessage::Error { message: FULL.to_owned() }).await?;
-    send(socket, &ServerMessage::Status { status: WireStatus::Error, message: FULL.to_owned() }).await
+    send(socket, &ServerMessage::Error { message: DISK_FULL_MESSAGE.to_owned() }).await?;
+    send(socket, &ServerMessage::Status { status: WireStatus::Error, message: DISK_FULL_MESSAGE.to_owned() })
+        .await
 }
 
 /// Waits for the retry delay, and answers the client's messages meanwhile.
@@ -46,7 +48,7 @@ pub(super) async fn wait_for_retry(
     loop {
         let message = tokio::select! {
             () = &mut again => return Ok(()),
-            () = app.process.closing.cancelled() => return Err(End::Away(STOPPING)),
+            () = app.process.closing.cancelled() => return Err(End::Away(GATEWAY_STOPS)),
             message = socket.next() => message,
         };
         match message {
@@ -54,7 +56,7 @@ pub(super) async fn wait_for_retry(
                 // A longer message cannot be a ping, so it is not parsed.
                 let is_ping =
                     text.len() < 1024 && matches!(ClientMessage::parse(&text), Ok(ClientMessage::Ping));
-                let full = ServerMessage::Error { message: FULL.to_owned() };
+                let full = ServerMessage::Error { message: DISK_FULL_MESSAGE.to_owned() };
                 send(socket, if is_ping { &ServerMessage::Pong } else { &full }).await?;
                 visitor.inbound.completed();
             }
