@@ -20,9 +20,6 @@ const CANARIES: [&str; 7] = [
     "canary-of-a-plain-file",
     "canary-of-a-variable",
 ];
-/// A change of the specification while no gateway runs.
-const CHANGED_FILES: &str = r#"UPDATE configurations SET env_files = '[{"workspacePath":"app","path":".env.changed",
-    "mode":"secret","keys":[{"key":"SHARED"},{"key":"VARIABLE"}]}]'"#;
 const PLATFORM: &str = "canary-of-the-platform";
 
 /// An agent that prints every value and shows them as evidence.
@@ -361,37 +358,6 @@ fn a_changed_value_reaches_a_running_sandbox_and_a_bad_path_is_refused() {
     assert!(refused["error"].as_str().unwrap().contains("envFiles[0].path"), "{refused}");
     let file = json!({"path": "/etc/shadow", "content": "x"});
     assert_eq!(call(&real, "PUT", "/v1/secret-files", &file).0, 400);
-}
-
-/// Nobody watches the session, so after a restart of the gateway its sandbox runs without a connected agent.
-#[test]
-fn a_sandbox_without_a_connected_agent_gets_what_changed_and_what_was_submitted() {
-    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
-    let id = configuration(&real);
-    real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
-    drop(running(&real));
-    assert_eq!(real.server.take().unwrap().stop(), 0);
-    real.sql(CHANGED_FILES);
-    real.server = Some(real.machine.serve());
-    let has = |value: &str| {
-        let show = "cat app/.env.changed 2>/dev/null || true";
-        until(value, || real.shell(&real.session, show).contains(value));
-    };
-    has(CANARIES[0]);
-    let submitted = json!({"envVars": [{"key": "VARIABLE", "value": CANARIES[6]}]});
-    let answer = real.post(&format!("/proliferate/{}/env", real.session), &submitted);
-    assert_eq!(answer["applied"], false, "{answer}");
-    has(CANARIES[6]);
-    let url = real.server().url("");
-    let ask = |arguments: [&str; 3]| {
-        real.machine.json(&[&arguments[..], &["--url", &url, "--token", real.key()]].concat())
-    };
-    assert_eq!(ask(["session", "services", &real.session])["services"], json!([]));
-    // Now an agent is connected.
-    real.restart_with(&[]);
-    let url = real.server().url("");
-    let finish = ["session", "finish-setup", &real.session, "--url", &url, "--token", real.key()];
-    assert_eq!(real.machine.json(&finish)["success"], true);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The environment of a session's app: environment files and secret files with values of the vault, and the values that
-//! people submitted. They are written when a sandbox starts and when something changes (`environment_refresh`), and no
-//! snapshot copies them.
+//! people submitted. They are written when a sandbox starts and when something changes, and no snapshot copies them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use proto::RepoId;
+use proto::{OrgId, RepoId, SessionId};
 use sandbox::SandboxError;
 use sandboxd::protocol::{Code, EnvFile, EnvMode, Exec, Place};
 use sandboxd::{ClientError, Sandboxd};
@@ -13,7 +14,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use store::{PlacedRepo, Scope, SessionRecord, StoreError};
 
 use super::written_files::WrittenFiles;
-use super::{Runtime, env_files};
+use super::{Runtime, env_files, sandbox_of};
 use crate::vault::{Injected, OpenSecret, VaultError};
 
 /// The file with the values that people submitted for the session, as one JSON object. `/tmp` is part of no snapshot.
@@ -22,6 +23,8 @@ const SUBMITTED_VALUES_FILE: &str = "/tmp/.proliferate_env.json";
 const WRITE_SUBMITTED: &str = "umask 077 && cat > \"$0.new\" && mv \"$0.new\" \"$0\"";
 const TIMEOUT_MS: u64 = 10_000;
 const MAX_EXCLUDE: u64 = 1024 * 1024;
+/// How often changes of secrets and specifications are looked for.
+const REFRESH: Duration = Duration::from_secs(1);
 
 /// The reason why an environment could not be applied. Never contains a value.
 #[derive(Debug, thiserror::Error)]
@@ -315,4 +318,45 @@ pub(super) async fn secret_paths(
     let recorded = recorded.iter().filter_map(|path| env_files::workspace_file(path));
     let files = files.iter().filter(|file| has_values(file));
     Ok(files.filter_map(env_files::place).chain(recorded).collect())
+}
+
+/// Applies environments again to running sandboxes after a secret or a specification was changed, by whomever.
+pub(crate) async fn keep_environments(runtime: Arc<Runtime>) {
+    let mut known = None;
+    loop {
+        match runtime.store.environment_marks().await {
+            Err(error) => tracing::warn!(%error, "cannot refresh the environments of sandboxes"),
+            Ok(marks) => {
+                let before = known.replace(marks.clone()).unwrap_or_else(|| marks.clone());
+                let orgs =
+                    marks.keys().chain(before.keys()).copied().collect::<std::collections::HashSet<_>>();
+                for org in orgs.into_iter().filter(|org| marks.get(org) != before.get(org)) {
+                    reapply_all(&runtime, org).await;
+                }
+            }
+        }
+        tokio::select! {
+            () = runtime.closing.cancelled() => return,
+            () = tokio::time::sleep(REFRESH) => {}
+        }
+    }
+}
+
+async fn reapply_all(runtime: &Runtime, org: OrgId) {
+    let sessions = match runtime.store.running_sessions(org, runtime.sandboxes.engine()).await {
+        Ok(sessions) => sessions,
+        Err(error) => return tracing::warn!(%org, %error, "cannot refresh the environments of sandboxes"),
+    };
+    for session in sessions {
+        if let Err(error) = reapply(runtime, org, session).await {
+            // Its sandbox may be starting or ending. When the next one starts, it gets the newest values.
+            tracing::info!(%session, %error, "a changed environment was not applied");
+        }
+    }
+}
+
+async fn reapply(runtime: &Runtime, org: OrgId, session: SessionId) -> Result<(), EnvironmentError> {
+    let Some(record) = runtime.store.session(org, session).await? else { return Ok(()) };
+    let inside = runtime.sandboxes.reach(&sandbox_of(&record)?).await?;
+    Environment::write(runtime, &record, &inside).await.map(drop)
 }

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use proto::{AgentMode, SessionType, TitleSource};
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
-use sandboxd::{ClientError, Sandboxd};
+use sandboxd::ClientError;
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHash};
 use tokio::sync::mpsc;
@@ -89,7 +89,6 @@ impl Launch {
     }
 
     pub async fn run(self) -> Result<Agent, LaunchError> {
-        let _boot = self.runtime.sandboxes.outdated_environments.hold(self.record.id);
         let agent = match &self.runtime.settings.sandboxes.engine {
             Engine::Attach(url) => {
                 let url = url.replace("{sessionId}", &self.record.id.to_string());
@@ -152,9 +151,6 @@ impl Launch {
         if !handle.recovered || client.check_health().await.is_err() {
             self.prepare(&handle, token, &programs, is_copy).await?;
             self.start_services(&handle, has_dependencies);
-        } else {
-            // While the session was paused, nobody wrote what changed.
-            self.apply_environment(&handle.inside).await;
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {
@@ -194,7 +190,7 @@ impl Launch {
         self.bind(token_hash).await?;
         handle.set_proxy(self.runtime.networks.proxy(self.network(&handle.id)).await?);
         let settings = self.agent_settings(&handle, token, false).await?;
-        self.apply_environment(&handle.inside).await;
+        self.apply_environment(&handle).await;
         paths.write(&handle.inside, &settings).await?;
         self.stage("Waiting for the agent").await;
         client.reload().await?;
@@ -279,7 +275,7 @@ impl Launch {
             None => self.issue_token().await?,
         };
         let settings = self.agent_settings(handle, token, is_copy).await?;
-        self.apply_environment(&handle.inside).await;
+        self.apply_environment(handle).await;
         self.stage("Starting the agent").await;
         let paths = AgentPaths::of(&self.runtime, handle, programs);
         paths.write(&handle.inside, &settings).await?;
@@ -353,9 +349,9 @@ impl Launch {
 
     /// Writes the environment of the session's app. A failure does not keep the agent from starting: people see what is
     /// missing, and the agent can ask for it.
-    async fn apply_environment(&self, inside: &Sandboxd) {
+    async fn apply_environment(&self, handle: &SandboxHandle) {
         let (runtime, session) = (&self.runtime, self.record.id);
-        match Environment::write(runtime, &self.record, inside).await {
+        match Environment::write(runtime, &self.record, &handle.inside).await {
             Ok(applied) if applied.missing.is_empty() => {}
             Ok(applied) => {
                 let missing = applied.missing.join(", ");

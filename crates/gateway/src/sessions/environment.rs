@@ -24,8 +24,7 @@ pub(crate) struct SubmittedValues {
 pub(crate) struct Submission {
     /// Names that the organization had a value for already, which stays.
     pub(crate) existing: Vec<String>,
-    /// Whether the running sandbox has the values. One that runs without a connected agent gets them a moment later, and
-    /// a session without a sandbox when one starts.
+    /// Whether the running sandbox has the values. A session without one gets them when one starts.
     pub(crate) applied: bool,
     /// The required variables that have no value yet.
     pub(crate) missing: Vec<String>,
@@ -41,15 +40,10 @@ pub(crate) async fn submit_environment(
     let SubmittedValues { variables, shared } = values;
     store_variables(services, (session, requester), Scope::Session(session.id), variables).await?;
     let existing = share(services, (session, requester), variables, shared).await?;
-    let written = match running_sandbox(services, session.id).await {
-        Ok(inside) => write(services, session, &inside).await.map(Some),
-        Err(_) => Ok(None),
+    let applied = match running_sandbox(services, session.id).await {
+        Ok(inside) => Some(write(services, session, &inside).await?),
+        Err(_) => None,
     };
-    if !matches!(written, Ok(Some(_))) {
-        // A sandbox may run without a connected agent.
-        services.runtime.sandboxes.outdated_environments.add(session.id);
-    }
-    let applied = written?;
     let missing = match &applied {
         Some(applied) => applied.missing.clone(),
         None => Environment::of(&services.runtime, session).await?.missing(),
