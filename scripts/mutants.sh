@@ -65,7 +65,7 @@ mutant "the audit is written when there is time" crates/store/src/gate.rs \
 mutant "the claim comes after the effect" crates/gate/src/pipeline.rs \
   'Work::Outside\(outside\) => \{' \
   'Work::Outside(outside) => {
-                let early = Permit::new(request.caller.org, &request.run.id);
+                let early = Permit::new(request.caller.org, &request.run.id, Redactor::default());
                 let _ = outside.execute(&early, request).await;' \
   gate::without_a_ledger_nothing_is_executed "a call that is not recorded must not be executed"
 

@@ -90,19 +90,19 @@ from_row!(MarkedEntry, row => {
 
 const SELECT_SESSIONS: &str = "SELECT id, status, pause_reason, outcome, title, latest_task, last_activity_at
     FROM sessions WHERE org_id = $1 ORDER BY last_activity_at DESC, id LIMIT $2";
-const APPROVALS: &str =
+const SELECT_APPROVALS: &str =
     "SELECT i.id, NULL AS question_id, FALSE AS is_run, i.session_id, NULL AS assigned_to,
     i.first_approved_by, i.edited_hash
     FROM runs r JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     LEFT JOIN sessions s ON s.id = i.session_id AND s.org_id = i.org_id
     WHERE r.org_id = $1 AND r.status = 'created' AND i.decided_by IS NULL AND i.expires_at > $2
     AND (s.status <> 'stopped' OR i.session_id IS NULL) ORDER BY i.created_at, i.id LIMIT $3";
-const QUESTIONS: &str =
+const SELECT_QUESTIONS: &str =
     "SELECT q.session_id AS id, q.id AS question_id, FALSE AS is_run, q.session_id, NULL AS assigned_to,
     NULL AS first_approved_by, NULL AS edited_hash
     FROM questions q WHERE q.org_id = $1 AND q.state = 'open' AND q.expires_at > $2
     ORDER BY q.asked_at, q.id LIMIT $3";
-const RUNS: &str = "SELECT r.id, NULL AS question_id, TRUE AS is_run, r.session_id, r.assigned_to,
+const SELECT_RUNS: &str = "SELECT r.id, NULL AS question_id, TRUE AS is_run, r.session_id, r.assigned_to,
     NULL AS first_approved_by, NULL AS edited_hash
     FROM automation_runs r WHERE r.org_id = $1 AND r.status = 'needs_human' AND r.completed_at <= $2
     ORDER BY r.completed_at, r.id LIMIT $3";

@@ -110,7 +110,7 @@ impl Store {
     /// Exchanges an approved login for an API key of the member who approved it. `false` if somebody else was faster, or if
     /// the credential that approved it has ended: otherwise a stolen key would outlive its revocation.
     pub async fn redeem_device_login(&self, hash: &TokenHash, key: NewApiKey) -> Result<bool, StoreError> {
-        const TAKE: &str = "DELETE FROM device_logins
+        const DELETE_LOGIN: &str = "DELETE FROM device_logins
             WHERE device_hash = $1 AND org_id = $2 AND user_id = $3 AND expires_at > $4
             AND (key_hash IS NULL OR EXISTS (SELECT 1 FROM api_keys k
                 WHERE k.key_hash = device_logins.key_hash AND k.revoked_at IS NULL))

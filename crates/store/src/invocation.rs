@@ -172,7 +172,7 @@ pub(crate) const UNSTARTED_OF_MEMBER: &str = "SELECT i.run_id FROM runs r
     JOIN invocations i ON i.org_id = r.org_id AND i.run_id = r.run_id
     JOIN api_keys k ON k.org_id = i.org_id AND k.id = i.key_id
     WHERE r.org_id = $1 AND r.session_id IS NULL AND k.user_id = $2 AND r.status = 'created' AND i.expires_at > $3";
-pub(crate) const EXPIRE: &str =
+pub(crate) const EXPIRE_INVOCATION: &str =
     "UPDATE invocations SET expires_at = $3 WHERE org_id = $1 AND run_id = $2 AND expires_at > $3";
 
 /// Lets the requests that one of the queries above selects expire. The rows are locked in the order of their runs, as the

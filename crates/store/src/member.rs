@@ -140,7 +140,7 @@ impl Store {
         let (org, user) = (org.uuid(), user.uuid());
         administer!(self, tx => {
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
-            let role: Option<String> = sqlx::query_scalar(ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
+            let role: Option<String> = sqlx::query_scalar(SELECT_ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
             if role.as_deref() != Some(Role::Member.as_str()) {
                 return Ok(false);
             }

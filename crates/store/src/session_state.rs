@@ -7,7 +7,7 @@ use sqlx::types::Json;
 
 use crate::db::write;
 use crate::invocation::{UNSTARTED_OF_SESSION, expire_requests};
-use crate::owner::{HOLD, fenced};
+use crate::owner::{LOCK_OWNED_SESSION, fenced};
 use crate::row::storable;
 use crate::session::{COUNT_LIVE_SESSIONS, HOLD_LIMIT, admit};
 use crate::{Owner, Store, StoreError};

@@ -15,7 +15,7 @@ const TEST_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A client for a gateway that may have to boot an agent first.
 pub(crate) fn http() -> reqwest::blocking::Client {
-    reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap()
+    reqwest::blocking::Client::builder().no_proxy().timeout(TEST_TIMEOUT).build().unwrap()
 }
 
 const SCRIPT: &str = r#"

@@ -147,11 +147,7 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     let said = stage.push("");
     assert!(said.contains(&format!("remote: {LOCKED}")), "{said}");
     let denied = ask(&mut socket, &json!({"type": "git_push"}));
-    assert_eq!(
-        (&denied["code"], &denied["message"]),
-        (&json!("AUTH_FAILED"), &json!(LOCKED)),
-        "{denied}"
-    );
+    assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
     assert_eq!((stage.forge.posted(), stage.pushed("main")), (posted, before), "something reached the forge");
     let calls = stage.all_calls();
     for call in &calls[calls.len() - 2..] {
@@ -178,11 +174,7 @@ fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     let posted = stage.forge.posted();
     stage.shell("git checkout -q topic");
     let denied = ask(socket, &json!({"type": "git_create_pr", "title": "A change"}));
-    assert_eq!(
-        (&denied["code"], &denied["message"]),
-        (&json!("AUTH_FAILED"), &json!(LOCKED)),
-        "{denied}"
-    );
+    assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
     let call = stage.all_calls().pop().unwrap();
     // A read that is still open since the last request is not judged again; then the pull request itself is denied.
     let tool = call["tool_versions"]["tool"].as_str().unwrap();

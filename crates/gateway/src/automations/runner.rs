@@ -201,7 +201,8 @@ impl Runner {
         };
         sessions::prompt(&self.sessions, &context(run, "prompt"), session, draft).await?;
         crash_point("automation-prompted");
-        let advanced = self.automations.advance(key, RunStep::PromptSent, None, GATEWAY.to_owned()).await?;
+        let advanced =
+            self.automations.advance(key, RunStep::PromptSent, None, GATEWAY_ACTOR.to_owned()).await?;
         if let Advanced::Refused(AutomationRunStatus::Cancelled | AutomationRunStatus::TimedOut) = advanced {
             // The prompt may have started the session again after the end of the run had stopped it.
             return self.stop_session(session, false).await;

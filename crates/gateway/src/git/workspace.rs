@@ -106,7 +106,7 @@ impl WorkspaceRepo {
             return Ok(None);
         }
         let base = base.unwrap_or("HEAD");
-        if !is_branch_name(base) {
+        if base != "HEAD" && !is_branch_name(base) {
             return Err(GitError::Failed("this is not the name of a commit, branch or tag".to_owned()));
         }
         let revision = format!("{base}^{{commit}}");

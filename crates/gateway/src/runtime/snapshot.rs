@@ -53,7 +53,7 @@ pub(crate) async fn keep_files(
     if record.org_id != permit.org() {
         return Err(SnapshotError::Refused("the call was permitted for another organization".to_owned()));
     }
-    let without = left_out(runtime, record).await?;
+    let without = excluded_paths(runtime, record).await?;
     let clean = mask_history(runtime, record).await?;
     let id = runtime.sandboxes.provider.snapshot(sandbox, &without, clean).await?;
     let sandbox_provider = runtime.sandboxes.engine().to_owned();

@@ -89,7 +89,7 @@ impl<'a> ActionKeys<'a> {
             let way = format!("`proliferate connectors show {id}` lists its tools");
             return Ok(Some(unchecked(key, &format!("{why} the connector's server; {way}"))));
         };
-        match connectors.tools_within(&connector, LISTED_WITHIN).await {
+        match connectors.list_tools_within(&connector, LISTED_WITHIN).await {
             Ok(listing) => {
                 let key_of = |tool: &mcp::Definition| format!("{CONNECTOR}:{id}:{}", tool.name());
                 let keys: Vec<_> = listing.definitions.iter().map(key_of).collect();

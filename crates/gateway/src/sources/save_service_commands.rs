@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::{ConfigurationEffect, Effect, JsonText, Store};
 
-use super::platform::{Implementation, PlatformTool, ToolPlace, session_with};
+use super::platform::{Implementation, PlatformTool, ToolHost, session_with};
 use crate::runtime::auto_start;
 
 pub(super) static TOOL: PlatformTool = PlatformTool {

@@ -329,7 +329,7 @@ const ADMINISTRATIVE_FUNCTIONS: [&str; 34] = [
 ];
 
 /// The functions that return a store with an event, and the maximum distance in characters between them and the call.
-const RECORDING_CALLS: [&str; 4] = ["administer", "made_by(", "seeding(", "recorded("];
+const RECORDING_CALLS: [&str; 5] = ["administer", "made_by(", "seeding(", "recorded(", "recording_store("];
 const MAX_DISTANCE_CHARS: usize = 600;
 
 #[test]

@@ -67,15 +67,27 @@ async fn new_session(app: &gateway::AppState, org: proto::OrgId) -> SessionId {
     id
 }
 
+/// Lets two people approve the action that the tests request.
+async fn needs_two_people(world: &World) {
+    let rule = json!({"else": "require_approval", "twoPerson": true});
+    let change = json!({"key": "tools:effect.open", "mode": rule});
+    let set = world.gateway.call("PUT", "/v1/action-modes").bearer(world.team.token(Role::Owner));
+    assert_eq!(set.json(&change).status().await, 200);
+}
+
+/// Requests an action as the agent of a session. Returns the answer's body.
+async fn request_action(url: &str, session: SessionId, token: &str) -> String {
+    let call = json!({"integration": "tools", "action": "effect.open", "params": {"a": "canary"}});
+    let request = client().post(format!("{url}/proliferate/{session}/actions/invoke")).bearer_auth(token);
+    within(request.json(&call).send()).await.unwrap().text().await.unwrap()
+}
+
 #[tokio::test]
 async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let world = World::on(setup).await;
         let (own, token) = agent(&world).await;
-        let mode =
-            json!({"key": "tools:effect.open", "mode": {"else": "require_approval", "twoPerson": true}});
-        let set = world.gateway.call("PUT", "/v1/action-modes").bearer(world.team.token(Role::Owner));
-        assert_eq!(set.json(&mode).status().await, 200);
+        needs_two_people(&world).await;
         let app = world.gateway.app.clone();
         let other = OrgOf3::new(&app).await;
         let waits = invoke(&world, &token, own, "effect.open", json!({})).await.1;
@@ -90,15 +102,7 @@ async fn changes_name_sessions_and_entries_to_those_who_may_read_them() {
             let made = new_session(&app, team.org).await;
             assert_eq!(stream.until(&made.to_string()).await["inbox"], json!([]));
         }
-        let request = client()
-            .post(running.url(&format!("/proliferate/{own}/actions/invoke")))
-            .bearer_auth(&token)
-            .header("content-type", "application/json")
-            .body(
-                json!({"integration": "tools", "action": "effect.open", "params": {"a": "canary"}})
-                    .to_string(),
-            );
-        let answer = within(request.send()).await.unwrap().text().await.unwrap();
+        let answer = request_action(&running.url(""), own, &token).await;
         let made: Value = serde_json::from_str(&answer).unwrap();
         let id = made["invocation"]["id"].as_str().unwrap();
         let entry = json!([{"type": "approval", "id": id, "sessionId": own}]);

@@ -67,7 +67,7 @@ async fn oldest_membership(gateway: TestGateway, clock: &Clock) {
     gateway.app.store.change_member(a, user, None, gateway.app.clock.now()).await.unwrap();
     assert_eq!(me(&gateway, &token).await["orgId"], json!(b));
     gateway.app.store.change_member(b, user, None, gateway.app.clock.now()).await.unwrap();
-    refused(&gateway, &token, "no membership is left").await;
+    assert_refused(&gateway, &token, "no membership is left").await;
 }
 
 #[tokio::test]
@@ -139,8 +139,8 @@ async fn a_revoked_credential_fails_at_once() {
         assert_refused(&gateway, &key, "the key is revoked").await;
         me(&gateway, &other).await;
         app.store.change_member(org, person.id, None, app.clock.now()).await.unwrap();
-        refused(&gateway, &person.token, "the membership ended").await;
-        refused(&gateway, &other, "the key of a membership that ended").await;
+        assert_refused(&gateway, &person.token, "the membership ended").await;
+        assert_refused(&gateway, &other, "the key of a membership that ended").await;
         join(app, org, Role::Owner, &format!("{}@test.example", some_uuid())).await;
         assert_refused(&gateway, &other, "somebody else joined").await;
     }

@@ -10,7 +10,7 @@ use testkit::{EffectRecorder, Plan};
 use crate::harness::{Setup, within};
 use crate::live::{Live, On, id, is_status, of_type, on_both};
 use crate::people::{Person, person, sandbox_token};
-use crate::world::{DENIED, outcomes, tools};
+use crate::world::{DENIED_EVENTS, outcomes, tools};
 
 on_both! {
     init_carries_the_requests_that_wait
@@ -159,7 +159,7 @@ async fn a_request_that_nobody_decides_ends_as_expired(on: On) {
     let path = format!("/v1/audit/events?run_id={}", ended.run_id);
     let (_, recorded) = live.ask("GET", &path, Some(&admin.token), &Value::Null, None).await;
     let events = recorded["events"].as_array().unwrap();
-    assert_eq!(outcomes(events)[1..], DENIED, "{recorded}");
+    assert_eq!(outcomes(events)[1..], DENIED_EVENTS, "{recorded}");
     let actors = [&events[1]["actor"]["actor_id"], &events[2]["actor"]["actor_id"]];
     assert_eq!(actors, [&json!("gateway"), &json!(session)], "who decided, and whose call it is");
     assert_eq!(decide(&live, &admin, &waiting, "approve").await.0, 410);

@@ -25,7 +25,9 @@ pub(super) fn head(text: &str, most: usize) -> &str {
 
 /// The first line of a text for people; the lines after it are usually a stack trace.
 pub(super) fn line(text: &str, most: usize) -> String {
-    head(text.lines().next().unwrap_or_default().trim(), most).trim_end().to_owned()
+    let whole = text.lines().next().unwrap_or_default().trim();
+    let begin = head(whole, most).trim_end();
+    if begin.len() == whole.len() { begin.to_owned() } else { format!("{begin}…") }
 }
 
 /// A JSON object of at most about `most` bytes; anything else becomes an empty object.

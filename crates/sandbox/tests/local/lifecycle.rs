@@ -281,7 +281,7 @@ async fn a_copy_is_cleaned_before_it_is_a_snapshot() {
     assert!(refused.contains("clean the snapshot"), "{refused}");
     let left = std::fs::read_dir(bed.folder.path().join("data/snapshots")).unwrap().count();
     assert_eq!(left, 0, "a copy that was not cleaned is left");
-    let clean = Arc::new(|copy: &Path| std::fs::write(copy.join("file"), "clean\n"));
+    let clean = Arc::new(|copy: &Path| std::fs::write(copy.join("workspace/file"), "clean\n"));
     let snapshot = bed.provider.snapshot(&sandbox, &[], clean).await.unwrap();
     assert_eq!(bed.run(&sandbox, "cat file").await, "secret\n");
     let fork = bed.start_with("fork", |spec| spec.snapshot = Some(snapshot)).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::Plan;
 
 use crate::actions::{agent, invoke};
-use crate::world::{DENIED, World, outcomes, with, write_call};
+use crate::world::{DENIED_EVENTS, World, outcomes, with, write_call};
 
 /// The test tool counts its own effects. Every effect must belong to a call that the gate allowed, under its run id.
 pub(super) async fn only_the_gate_executes(world: World) {
@@ -66,14 +66,14 @@ pub(super) async fn every_attempt_is_recorded(world: World) {
     let deny = world.gateway.post(&format!("/v1/invocations/{id}/deny"), &json!({}));
     assert_eq!(deny.bearer(world.team.token(Role::Owner)).status().await, 200);
     let events = world.events(&format!("call_{}", id.replace('-', ""))).await;
-    assert_eq!(outcomes(&events), [&[("system", "success")][..], &DENIED].concat());
+    assert_eq!(outcomes(&events), [&[("system", "success")][..], &DENIED_EVENTS].concat());
     let actors = [&events[1]["actor"]["actor_id"], &events[2]["actor"]["actor_id"]];
     assert_eq!(
         actors,
         [&json!(world.team.id(Role::Owner)), &json!(own)],
         "who decided, and whose call it is"
     );
-    let before = told(&world).await;
+    let before = recorded_events(&world).await;
     let unread = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body("[").send().await;
     assert_eq!(unread.status, 400);
     let told = recorded_events(&world).await;
