@@ -4,6 +4,7 @@
 mod sqlite;
 mod wal;
 
+use std::cell::Cell;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::ops::Range;
@@ -16,7 +17,9 @@ use sqlite::Database;
 pub type Find<'a> = dyn Fn(&[u8]) -> Vec<Range<usize>> + 'a;
 
 /// How many bytes are searched. The files after that are removed: a sparse file can claim any size.
-const MAX_BYTES: u64 = 4 << 30;
+const MAX_BYTES: u64 = 1 << 30;
+/// How many texts are overwritten. A file with more is removed: somebody fills it to keep us busy.
+const MAX_OVERWRITTEN: u64 = 1_000_000;
 /// How much of a file is searched at once, and the longest text that is found although it is in two such windows.
 const WINDOW: usize = 1 << 20;
 const OVERLAP: usize = 256 << 10;
@@ -34,16 +37,24 @@ pub fn mask(top: &Path, folder: &Path, find: &Find<'_>) -> io::Result<u64> {
             Err(error) => return Err(error),
         }
     }
-    let mut mask = Mask { find, left: MAX_BYTES, removed: 0 };
+    let texts = Texts { find, left: Cell::new(MAX_OVERWRITTEN) };
+    let mut mask = Mask { texts, left: MAX_BYTES, removed: 0 };
     mask.folder(&path)?;
     Ok(mask.removed)
 }
 
 struct Mask<'a> {
-    find: &'a Find<'a>,
+    texts: Texts<'a>,
     /// How many more bytes may be searched.
     left: u64,
     removed: u64,
+}
+
+/// Finds texts and overwrites them, not too many.
+struct Texts<'a> {
+    find: &'a Find<'a>,
+    /// How many more may be overwritten.
+    left: Cell<u64>,
 }
 
 impl Mask<'_> {
@@ -77,7 +88,10 @@ impl Mask<'_> {
             return fs::remove_file(path);
         };
         self.left = left;
-        let Some(database) = database else { return self.plain(&file) };
+        let Some(database) = database else {
+            let masked = self.plain(&file);
+            return self.remove_unmasked(path, masked);
+        };
         if let Some(log) = log {
             let path = beside(path, "-wal");
             allow(&path, &log, 0o600)?;
@@ -88,15 +102,25 @@ impl Mask<'_> {
         if regular(&beside(path, "-shm")).is_some() {
             fs::remove_file(beside(path, "-shm"))?;
         }
-        database.mask(self.find)
+        let masked = database.mask(&self.texts);
+        self.remove_unmasked(path, masked)
+    }
+
+    /// Removes a file in which there was too much to overwrite.
+    fn remove_unmasked(&mut self, path: &Path, masked: io::Result<()>) -> io::Result<()> {
+        if masked.is_ok() || self.texts.left.get() > 0 {
+            return masked;
+        }
+        self.removed += 1;
+        fs::remove_file(path)
     }
 
     fn plain(&self, file: &File) -> io::Result<()> {
         let (mut window, mut at) = (vec![0; WINDOW], 0);
         loop {
             let length = read_at_most(file, &mut window, at)?;
-            for range in (self.find)(&window[..length]) {
-                overwrite(file, &window[range.clone()], at + range.start as u64)?;
+            for range in (self.texts.find)(&window[..length]) {
+                self.texts.overwrite(file, &window[range.clone()], at + range.start as u64)?;
             }
             if length < WINDOW {
                 return Ok(());
@@ -106,10 +130,15 @@ impl Mask<'_> {
     }
 }
 
-/// Replaces bytes by a text that is as valid in their place: a number stays a number.
-fn overwrite(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-    let filler = if bytes.iter().all(u8::is_ascii_digit) { b'1' } else { b'*' };
-    file.write_all_at(&vec![filler; bytes.len()], at)
+impl Texts<'_> {
+    /// Replaces bytes by a text that is as valid in their place: a number stays a number.
+    fn overwrite(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        let left =
+            self.left.get().checked_sub(1).ok_or_else(|| io::Error::other("too many texts to overwrite"))?;
+        self.left.set(left);
+        let filler = if bytes.iter().all(u8::is_ascii_digit) { b'1' } else { b'*' };
+        file.write_all_at(&vec![filler; bytes.len()], at)
+    }
 }
 
 /// Reads until the buffer is full or the file ends.

@@ -4,14 +4,12 @@
 use std::fs::File;
 use std::io;
 
-use super::{Find, overwrite, read_at_most};
+use super::{OVERLAP, Texts, WINDOW, read_at_most};
 
 const MAGIC: &[u8] = b"SQLite format 3\0";
 const HEADER: usize = 100;
 /// The type of a page with rows of a table.
 const TABLE_LEAF: u8 = 0x0d;
-/// Longer rows are only searched page by page.
-const MAX_ROW: u64 = 64 << 20;
 
 pub(super) struct Database<'a> {
     pub(super) file: &'a File,
@@ -20,11 +18,12 @@ pub(super) struct Database<'a> {
     usable: usize,
 }
 
-/// The bytes of a row that is longer than its page, and where each piece is in the file.
+/// A part of a row that is longer than its page, and where each piece is in the file. Never a whole row: a hostile one has
+/// any length, in few pages that name each other.
 #[derive(Default)]
-struct Row {
+struct RowWindow {
     bytes: Vec<u8>,
-    /// Where a piece starts in the row, and in the file.
+    /// Where a piece starts in these bytes, and in the file.
     pieces: Vec<(usize, u64)>,
 }
 
@@ -49,44 +48,46 @@ impl<'a> Database<'a> {
     }
 
     /// Overwrites in every page, also in free ones, and in the rows that are longer than a page.
-    pub(super) fn mask(&self, find: &Find<'_>) -> io::Result<()> {
+    pub(super) fn mask(&self, texts: &Texts<'_>) -> io::Result<()> {
         let (pages, mut page) = (self.pages()?, vec![0; self.page_size]);
         // All rows together are no longer than the file, unless it is hostile.
         let mut left = pages * self.page_size as u64;
         for number in 0..pages {
             let at = number * self.page_size as u64;
             let length = read_at_most(self.file, &mut page, at)?;
-            for row in self.long_rows(&page[..length], number, pages, &mut left)? {
-                row.mask(self.file, find)?;
-            }
+            self.mask_long_rows(&page[..length], number, pages, (&mut left, texts))?;
             let length = read_at_most(self.file, &mut page, at)?;
-            for range in find(&page[..length]) {
-                overwrite(self.file, &page[range.clone()], at + range.start as u64)?;
+            for range in (texts.find)(&page[..length]) {
+                texts.overwrite(self.file, &page[range.clone()], at + range.start as u64)?;
             }
         }
         Ok(())
     }
 
-    /// The rows of a page that continue in other pages.
-    fn long_rows(&self, page: &[u8], number: u64, pages: u64, left: &mut u64) -> io::Result<Vec<Row>> {
+    /// Overwrites in the rows of a page that continue in other pages.
+    fn mask_long_rows(
+        &self,
+        page: &[u8],
+        number: u64,
+        pages: u64,
+        (left, texts): (&mut u64, &Texts<'_>),
+    ) -> io::Result<()> {
         let header = if number == 0 { HEADER } else { 0 };
-        let mut rows = Vec::new();
         if page.len() < self.usable || page.get(header) != Some(&TABLE_LEAF) {
-            return Ok(rows);
+            return Ok(());
         }
         let number_at =
             |at: usize| Some(usize::from(u16::from_be_bytes(page.get(at..at + 2)?.try_into().ok()?)));
         for cell in 0..number_at(header + 3).unwrap_or_default() {
             let Some(cell) = number_at(header + 8 + 2 * cell) else { break };
             let Some((local, next, length)) = self.long_cell(page, cell) else { continue };
-            let Some(rest) = left.checked_sub(length).filter(|_| length <= MAX_ROW) else { continue };
+            let Some(rest) = left.checked_sub(length) else { continue };
             *left = rest;
-            let mut row = Row::default();
-            row.push(&page[local.clone()], number * self.page_size as u64 + local.start as u64);
-            self.follow(&mut row, next, length, pages)?;
-            rows.push(row);
+            let mut window = RowWindow::default();
+            window.push(&page[local.clone()], number * self.page_size as u64 + local.start as u64);
+            self.mask_row(window, next, (length, pages), texts)?;
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// Where the first piece of a row is in its page, the page with the next piece, and the length of the row. `None` if
@@ -106,38 +107,61 @@ impl<'a> Database<'a> {
         Some((start..end, next, length))
     }
 
-    /// Adds the pieces of a row from this page on. Every page begins with the number of the next.
-    fn follow(&self, row: &mut Row, mut next: u32, length: u64, pages: u64) -> io::Result<()> {
-        let mut page = vec![0; self.usable];
-        while (1..=pages).contains(&u64::from(next)) && (row.bytes.len() as u64) < length {
+    /// Overwrites in a row whose pieces continue on this page. Every page begins with the number of the next.
+    fn mask_row(
+        &self,
+        mut window: RowWindow,
+        mut next: u32,
+        (length, pages): (u64, u64),
+        texts: &Texts<'_>,
+    ) -> io::Result<()> {
+        let (mut page, mut done) = (vec![0; self.usable], window.bytes.len() as u64);
+        while (1..=pages).contains(&u64::from(next)) && done < length {
             let at = (u64::from(next) - 1) * self.page_size as u64;
             if read_at_most(self.file, &mut page, at)? < page.len() {
                 break;
             }
             next = u32::from_be_bytes([page[0], page[1], page[2], page[3]]);
-            row.push(&page[4..], at + 4);
+            window.push(&page[4..], at + 4);
+            done += page.len() as u64 - 4;
+            if window.bytes.len() >= WINDOW {
+                window.mask(self.file, texts)?;
+                window.keep_end();
+            }
         }
-        Ok(())
+        window.mask(self.file, texts)
     }
 }
 
-impl Row {
+impl RowWindow {
     fn push(&mut self, piece: &[u8], at: u64) {
         self.pieces.push((self.bytes.len(), at));
         self.bytes.extend_from_slice(piece);
     }
 
-    fn mask(&self, file: &File, find: &Find<'_>) -> io::Result<()> {
-        for range in find(&self.bytes) {
-            for (index, (start, at)) in self.pieces.iter().enumerate() {
-                let end = self.pieces.get(index + 1).map_or(self.bytes.len(), |(next, _)| *next);
+    fn mask(&self, file: &File, texts: &Texts<'_>) -> io::Result<()> {
+        for range in (texts.find)(&self.bytes) {
+            let first = self.pieces.partition_point(|(start, _)| *start <= range.start) - 1;
+            let pieces = self.pieces[first..].iter().take_while(|(start, _)| *start < range.end);
+            for (index, (start, at)) in pieces.enumerate() {
+                let end = self.pieces.get(first + index + 1).map_or(self.bytes.len(), |(next, _)| *next);
                 let (from, to) = (range.start.max(*start), range.end.min(end));
-                if from < to {
-                    overwrite(file, &self.bytes[from..to], at + (from - start) as u64)?;
-                }
+                texts.overwrite(file, &self.bytes[from..to], at + (from - start) as u64)?;
             }
         }
         Ok(())
+    }
+
+    /// Forgets the beginning, so that a text that the next pieces complete is found.
+    fn keep_end(&mut self) {
+        let first =
+            self.pieces.partition_point(|(start, _)| start + OVERLAP <= self.bytes.len()).saturating_sub(1);
+        let cut = self.pieces[first].0;
+        self.pieces.drain(..first);
+        self.bytes.drain(..cut);
+        for (start, _) in &mut self.pieces {
+            *start -= cut;
+        }
     }
 }
 

@@ -87,6 +87,39 @@ fn every_row_of_a_database_is_masked_and_the_others_stay() {
     }
 }
 
+/// Such a row is read in parts.
+#[test]
+fn a_row_of_megabytes_is_masked_wherever_the_text_is() {
+    for page_size in [512, 4_096] {
+        let top = history();
+        let file = top.path().join("data/history/agent.db");
+        let database = Connection::open(&file).unwrap();
+        database.pragma_update(None, "page_size", page_size).unwrap();
+        database.execute_batch("CREATE TABLE part(id INTEGER PRIMARY KEY, data TEXT NOT NULL)").unwrap();
+        let parts: Vec<_> = (0..60).map(|at| format!("{}{SECRET}", "a".repeat(50_000 + at))).collect();
+        let text = parts.concat();
+        database.execute("INSERT INTO part VALUES (1, ?1)", [&text]).unwrap();
+        drop(database);
+        assert_eq!(mask(&top), 0);
+        assert!(!has_secret(&file));
+        let masked = texts(&Connection::open(&file).unwrap());
+        assert!(masked == [(1, text.replace(SECRET, &"*".repeat(SECRET.len())))], "pages of {page_size}");
+    }
+}
+
+#[test]
+fn a_file_with_too_many_texts_is_removed() {
+    let top = history();
+    let [full, file] = ["a", "b"].map(|name| top.path().join("data/history").join(name));
+    fs::write(&full, "x.".repeat(1_000_001)).unwrap();
+    fs::write(&file, "nothing").unwrap();
+    let every_x = |bytes: &[u8]| -> Vec<Range<usize>> {
+        bytes.iter().enumerate().filter(|(_, byte)| **byte == b'x').map(|(at, _)| at..at + 1).collect()
+    };
+    assert_eq!(files::mask(top.path(), Path::new("data/history"), &every_x).unwrap(), 1);
+    assert!(!full.exists() && file.exists());
+}
+
 #[test]
 fn plain_files_are_masked_wherever_the_text_is() {
     let top = history();
@@ -115,6 +148,25 @@ fn a_number_stays_a_number() {
     assert_eq!(fs::read_to_string(&file).unwrap(), r#"{"time":1111111111,"text":"1111111111"}"#);
 }
 
+/// A database whose second page has 60 times a row of 2 MiB, of which every piece but the first is the third page.
+fn endless_row() -> Vec<u8> {
+    let mut database = b"SQLite format 3\0".to_vec();
+    database.extend([2, 0]);
+    database.resize(512, 0);
+    let mut leaf = vec![0x0d, 0, 0, 0, 60, 0, 0, 0];
+    leaf.extend([0, 200].repeat(60));
+    leaf.resize(200, 0);
+    // The length and the number of the row.
+    leaf.extend([0x81, 0x80, 0x80, 0x00, 1]);
+    leaf.resize(512, 0);
+    // After 128 bytes of the row comes the number of the next page.
+    leaf[333..337].copy_from_slice(&[0, 0, 0, 3]);
+    let mut piece = vec![0, 0, 0, 3];
+    piece.extend(SECRET.as_bytes());
+    piece.resize(512, b'\n');
+    [database, leaf, piece].concat()
+}
+
 #[test]
 fn links_lead_nowhere_and_hostile_databases_end() {
     let top = history();
@@ -133,11 +185,15 @@ fn links_lead_nowhere_and_hostile_databases_end() {
     let page: Vec<u8> = [&[0x0d, 0, 0, 255, 255, 0, 0, 0][..], &[1; 504]].concat();
     fs::write(folder.join("hostile.db"), [database, page].concat()).unwrap();
     symlink(&outside, folder.join("hostile.db-wal")).unwrap();
+    let endless = folder.join("endless.db");
+    fs::write(&endless, endless_row()).unwrap();
+    fs::File::options().write(true).open(&endless).unwrap().set_len(5 << 20).unwrap();
     fs::write(folder.join("odd.db"), b"SQLite format 3\0").unwrap();
     let claims = fs::File::create(folder.join("sparse")).unwrap();
     claims.set_len(1 << 40).unwrap();
     assert_eq!(mask(&top), 1, "the file of a terabyte is removed");
     assert!(has_secret(&outside) && !folder.join("sparse").exists());
+    assert!(!has_secret(&endless));
     assert_eq!(fs::metadata(folder.join("hostile.db")).unwrap().size(), 1_024);
 
     fs::remove_dir_all(&folder).unwrap();

@@ -106,7 +106,8 @@ impl WorkspaceRepo {
             return Ok(None);
         }
         let base = base.unwrap_or("HEAD");
-        if base != "HEAD" && !is_branch_name(base) {
+        let name = base.strip_prefix("refs/").unwrap_or(base);
+        if !["HEAD", "@"].contains(&base) && !is_branch_name(name) {
             return Err(GitError::Failed("this is not the name of a commit, branch or tag".to_owned()));
         }
         let revision = format!("{base}^{{commit}}");

@@ -15,6 +15,8 @@ use super::sandbox_handle::OWN_FOLDER;
 
 /// The folder of the user's files in the home directory.
 const WORKSPACE_DIR: &str = "workspace";
+/// Shorter values that are words stay in the agent's history.
+const SHORTEST_MASKED_WORD: usize = 16;
 
 /// The reason why a snapshot failed. Each is one sentence for the waiting users.
 #[derive(Debug, thiserror::Error)]
@@ -95,12 +97,22 @@ async fn mask_history(runtime: &Runtime, record: &SessionRecord) -> Result<Clean
     let (folder, session) = (runtime.settings.agent_type.history_folder(), record.id);
     Ok(Arc::new(move |copy| {
         let Some(folder) = folder.filter(|_| !redactor.is_empty()) else { return Ok(()) };
-        let removed = files::mask(copy, Path::new(folder), &|bytes| redactor.find_known(bytes))?;
+        let find = |bytes: &[u8]| {
+            let mut found = redactor.find_known(bytes);
+            found.retain(|range| !is_word(&bytes[range.clone()]));
+            found
+        };
+        let removed = files::mask(copy, Path::new(folder), &find)?;
         if removed > 0 {
             tracing::warn!(%session, removed, "files of the agent's history are too large to search and were not copied");
         }
         Ok(())
     }))
+}
+
+/// Whether a value is a word, such as `session`: the history's own tables and fields have such names, and would be gone.
+fn is_word(value: &[u8]) -> bool {
+    value.len() < SHORTEST_MASKED_WORD && value.iter().all(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
 }
 
 /// Removes the snapshots of deleted sessions that nothing starts from.
