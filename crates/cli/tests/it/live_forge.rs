@@ -294,6 +294,13 @@ fn a_local_folder_can_be_cloned_but_not_pushed_to() {
     assert_eq!(pushed["code"], "AUTH_FAILED", "{pushed}");
     let head = git(&root.join("ada/other.git"), &["log", "--format=%s", "-1", "main"]);
     assert_eq!(head, "first");
+    let fetch = "git fetch -q 2>/dev/null && echo served || echo refused";
+    let alternates = root.join("ada/other.git/objects/info/alternates");
+    std::fs::create_dir_all(root.join("secret/objects")).unwrap();
+    std::fs::write(&alternates, format!("{}\n", root.join("secret/objects").display())).unwrap();
+    assert_eq!(stage.shell(fetch), "refused", "its alternates lead out of the roots");
+    std::fs::remove_file(alternates).unwrap();
+    assert_eq!(stage.shell(fetch), "served");
 }
 
 #[test]

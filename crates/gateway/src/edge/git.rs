@@ -51,7 +51,9 @@ impl From<ProxyError> for ApiError {
     fn from(error: ProxyError) -> Self {
         let text = error.to_string();
         match error {
-            ProxyError::NoFolder | ProxyError::NoRepository => Self::not_found(&text),
+            ProxyError::NoFolder | ProxyError::OutsideRoots | ProxyError::NoRepository => {
+                Self::not_found(&text)
+            }
             ProxyError::BadPush(_) => Self::bad_request(text),
             ProxyError::ForgeUnavailable(cause) => Self::unavailable("The forge", cause),
             ProxyError::Store(error)

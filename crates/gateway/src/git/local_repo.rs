@@ -1,6 +1,8 @@
 //! Repositories in folders of the operator's machine, served to sandboxes by `git http-backend`: read-only, below the
 //! roots that the settings name, and as the folder's owner, since the gateway may be root.
 
+mod git_dir;
+
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, TryStreamExt as _};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
+
+use git_dir::Roots;
 
 /// The longest header that the backend may write.
 const MAX_HEADER: u64 = 8 * 1024;
@@ -34,17 +38,21 @@ pub(super) struct CgiResponse {
 /// The folder at a path, if it is below one of the roots. Symbolic links are resolved first, so that none leads out of
 /// a root.
 pub(super) fn allowed(roots: &[PathBuf], path: &Path) -> Option<PathBuf> {
-    let folder = path.canonicalize().ok().filter(|folder| folder.is_dir())?;
-    let roots = roots.iter().filter_map(|root| root.canonicalize().ok());
-    roots.into_iter().any(|root| folder.starts_with(root)).then_some(folder)
+    Roots::new(roots).resolve(path).filter(|folder| folder.is_dir())
 }
 
-/// Runs the backend on a folder that is allowed.
-pub(super) async fn serve<S>(folder: &Path, request: &CgiRequest<'_>, body: S) -> io::Result<CgiResponse>
+/// The git directory of a folder that is allowed, if nothing in it leads out of the roots.
+pub(super) async fn git_dir(roots: &[PathBuf], folder: &Path) -> io::Result<PathBuf> {
+    let (roots, folder) = (Roots::new(roots), folder.to_owned());
+    tokio::task::spawn_blocking(move || roots.git_dir(&folder)).await?
+}
+
+/// Runs the backend on a git directory that is allowed.
+pub(super) async fn serve<S>(git_dir: &Path, request: &CgiRequest<'_>, body: S) -> io::Result<CgiResponse>
 where
     S: Stream<Item = io::Result<Bytes>> + Send + 'static,
 {
-    let mut child = backend(folder, request)?.spawn()?;
+    let mut child = backend(git_dir, request)?.spawn()?;
     let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
     tokio::spawn(async move {
         let mut body = std::pin::pin!(body);
@@ -67,8 +75,8 @@ where
 }
 
 /// The backend inherits neither the gateway's environment nor the machine's or the user's git configuration.
-fn backend(folder: &Path, request: &CgiRequest<'_>) -> io::Result<Command> {
-    let owner = folder.metadata()?;
+fn backend(git_dir: &Path, request: &CgiRequest<'_>) -> io::Result<Command> {
+    let owner = git_dir.metadata()?;
     let mut command = Command::new("git");
     command
         .arg("http-backend")
@@ -77,7 +85,7 @@ fn backend(folder: &Path, request: &CgiRequest<'_>) -> io::Result<Command> {
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_HTTP_EXPORT_ALL", "1")
-        .env("PATH_TRANSLATED", format!("{}{}", folder.display(), request.path))
+        .env("PATH_TRANSLATED", format!("{}{}", git_dir.display(), request.path))
         .env("REQUEST_METHOD", request.method)
         .env("QUERY_STRING", request.query)
         .env("CONTENT_TYPE", request.content_type)

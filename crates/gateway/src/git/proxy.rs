@@ -62,6 +62,11 @@ pub(crate) enum ProxyError {
     LocalPush,
     #[error("This folder is not available")]
     NoFolder,
+    #[error(
+        "Parts of this repository are outside of the folders that the operator lets sessions read (its .git file, alternates \
+         or symbolic links lead there)"
+    )]
+    OutsideRoots,
     #[error("The forge refused the organization's credential")]
     CredentialRefused,
     #[error("The forge has no such repository")]
@@ -143,6 +148,10 @@ impl GitService {
         if matches!(endpoint, Endpoint::Push | Endpoint::Refs(RECEIVE_PACK)) {
             return Err(ProxyError::LocalPush);
         }
+        let git_dir = local_repo::git_dir(&self.settings.local_roots, &folder).await.map_err(|error| {
+            tracing::warn!(%error, "a repository is not served");
+            ProxyError::OutsideRoots
+        })?;
         let text = |name| request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let suffix = endpoint.suffix();
         let (path, query) = suffix.split_once('?').unwrap_or((&suffix, ""));
@@ -154,7 +163,7 @@ impl GitService {
             content_encoding: text(header::CONTENT_ENCODING),
         };
         let body = bounded(request.body, MAX_REQUEST);
-        let response = local_repo::serve(&folder, &cgi, body).await.map_err(|error| {
+        let response = local_repo::serve(&git_dir, &cgi, body).await.map_err(|error| {
             tracing::warn!(%error, "git http-backend failed");
             ProxyError::NoFolder
         })?;
