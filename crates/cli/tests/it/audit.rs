@@ -1,13 +1,13 @@
 //! The ledger from the perspective of its operator and its auditor: verified live and offline, exported, and tampered
 //! with.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use ledger::{Chain, Entry, Event, Head, Text};
 use serde_json::{Value, json};
 
+use crate::deadline::{Lines, wait_for};
 use crate::harness::{Ended, Machine, Server};
 
 /// Makes a call that is denied because the tool does not exist, which adds two events.
@@ -354,18 +354,13 @@ fn new_events_are_shown_as_they_are_written() {
 
     let mut follow = machine.command(&["audit", "tail", "--follow", "--limit", "0", "--org", &org]);
     let mut child = follow.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = Lines::of(child.stdout.take().unwrap());
     // The follower may poll for the first time before or after this call, so add events until it prints one.
-    let mut line = String::new();
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| out.read_line(&mut line));
-        for number in 0.. {
-            denied_call(&server, &token, &format!("run-follow-{number}"));
-            if reader.is_finished() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+    let mut number = 0;
+    let line = wait_for("an event that the follower prints", || {
+        number += 1;
+        denied_call(&server, &token, &format!("run-follow-{number}"));
+        lines.try_next()
     });
     assert!(line.contains("nowhere.look"), "{line}");
     child.kill().unwrap();

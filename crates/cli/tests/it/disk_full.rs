@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::deadline::until;
 use crate::live::{Real, Watching};
-use crate::live_broken::until;
 use crate::live_crash::Stage;
 
 /// A file that marks the small disk, which is mounted for a child process.
@@ -76,7 +76,7 @@ fn told_and_served(real: &Real, mut socket: Watching, filler: &Path) {
     let path = format!("/proliferate/{}/message", real.session);
     assert_eq!(real.try_post(&path, &json!({"type": "prompt", "content": "x"})), 503);
     std::fs::remove_file(filler).unwrap();
-    until(|| disk_check(real) == (200, json!(true)));
+    until("the disk to have space", || disk_check(real) == (200, json!(true)));
     for socket in [&mut socket, &mut again] {
         socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
     }

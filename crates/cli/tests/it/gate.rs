@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::EffectRecorder;
 
+use crate::deadline::{until, wait_for_end};
 use crate::harness::{Machine, Server};
 use crate::live::{Real, tokens};
 use crate::postgres::Database;
@@ -47,7 +48,7 @@ fn post(server: &Server, path: &str, token: &str, body: &Value) -> reqwest::Resu
 
 /// Waits for a server with a crash point, and asserts that it aborted itself.
 pub(crate) fn dead(mut server: Server) {
-    let status = server.child.wait().unwrap();
+    let status = wait_for_end("the gateway to crash", &mut server.child);
     assert_eq!(status.signal(), Some(6), "{status:?}");
 }
 
@@ -219,11 +220,7 @@ fn the_real_agent_saves_its_commands_once_although_the_gateway_dies_in_between()
     assert!(runs[0]["parent_run_id"].as_str().unwrap().starts_with("turn_"), "{runs:?}");
     // Watchers see the end of a turn before its run is completed.
     let path = format!("/v1/runs?case_id={}&run_kind=agent", real.session);
-    let ended = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        real.get(&path)["runs"][0]["status"] == "completed"
-    });
-    assert!(ended, "{}", real.get(&path));
+    until("the turn's run to complete", || real.get(&path)["runs"][0]["status"] == "completed");
 }
 
 #[test]

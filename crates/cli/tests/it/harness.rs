@@ -1,13 +1,15 @@
 //! A temporary data dir, the binary in a clean environment, and a server that is killed with its test.
 
 use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::deadline::{Lines, finish, output_of, wait_for_end};
 
 pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_proliferate");
 
@@ -64,7 +66,7 @@ impl Machine {
 
     /// Runs a command to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
-        ended(&self.command(args).stdin(Stdio::null()).output().unwrap())
+        ended(&output_of(self.command(args).stdin(Stdio::null())))
     }
 
     /// A service token for the first organization.
@@ -128,9 +130,8 @@ impl Machine {
 
 fn start(mut command: Command) -> Server {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
+    let mut out = Lines::of(child.stdout.take().unwrap());
+    let line = out.next().unwrap_or_default();
     let said = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
     Server { child, said, _out: out }
 }
@@ -140,7 +141,7 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     /// The JSON value that it printed at startup.
     pub(crate) said: Value,
-    _out: BufReader<ChildStdout>,
+    _out: Lines,
 }
 
 impl Server {
@@ -172,7 +173,7 @@ impl Server {
     pub(crate) fn stop(mut self) -> i32 {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        self.child.wait().unwrap().code().unwrap_or(-1)
+        wait_for_end("the gateway to stop", &mut self.child).code().unwrap_or(-1)
     }
 
     /// Kills the server without a chance to clean up, as a power failure would.
@@ -194,7 +195,7 @@ pub(crate) fn feed(mut command: Command, input: &str) -> Ended {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    ended(&child.wait_with_output().unwrap())
+    ended(&finish(&format!("{command:?}"), child))
 }
 
 pub(crate) fn ended(output: &Output) -> Ended {

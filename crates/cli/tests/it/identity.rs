@@ -1,10 +1,11 @@
 //! Organizations, users, keys and tokens from the command line, next to a running gateway.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::process::Stdio;
 
 use serde_json::json;
 
+use crate::deadline::Lines;
 use crate::harness::Machine;
 
 #[test]
@@ -18,10 +19,10 @@ fn serve_creates_an_owner_and_prints_how_to_get_a_login_link() {
     let machine = Machine::new();
     let mut child = machine.command(&["serve", "--listen", "0.0.0.0:0"]);
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut out = Lines::of(child.stdout.take().unwrap());
     let mut said = String::new();
     while !said.contains("first start") {
-        assert_ne!(out.read_line(&mut said).unwrap(), 0, "{said}");
+        said += &out.next().unwrap_or_else(|| panic!("{said}"));
     }
     child.kill().unwrap();
     let mut logged = String::new();

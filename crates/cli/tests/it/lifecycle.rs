@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 
+use crate::deadline::{Lines, wait_for_end};
 use crate::harness::Machine;
 
 #[test]
@@ -31,13 +32,11 @@ fn the_gateway_stops_although_nobody_reads_its_log() {
     let mut command = machine.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let mut first = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut out, &mut first).unwrap();
+    Lines::of(child.stdout.take().unwrap()).next().unwrap();
     drop(child.stderr.take());
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(child.wait().unwrap().success());
+    assert!(wait_for_end("the gateway to stop", &mut child).success());
 }
 
 #[test]
@@ -57,9 +56,7 @@ fn logs_of_a_service_are_json_and_hold_no_token() {
     let log = machine.file("log");
     command.stderr(std::fs::File::create(&log).unwrap());
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut first)
-        .unwrap();
+    let first = Lines::of(child.stdout.take().unwrap()).next().unwrap();
     let said: serde_json::Value = serde_json::from_str(&first).unwrap();
     let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
     let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
@@ -101,9 +98,7 @@ fn a_service_warns_about_what_is_missing_and_says_what_to_do() {
     command.env("SANDBOX_ATTACH_URL", "http://127.0.0.1:1").stderr(std::fs::File::create(&log).unwrap());
     command.env("PROLIFERATE_POLICY_DIR", &policy);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut first)
-        .unwrap();
+    Lines::of(child.stdout.take().unwrap()).next().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     let text = std::fs::read_to_string(&log).unwrap();
@@ -137,9 +132,9 @@ fn up_greets_with_a_link_on_every_start() {
         let mut command = machine.command(&["up", "--listen", "127.0.0.1:0", "--data-dir", &folder]);
         let mut child =
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        let mut lines = Lines::of(child.stdout.take().unwrap());
         let greeting: Vec<String> =
-            lines.map(Result::unwrap).take_while(|line| !line.contains("Ctrl-C")).collect();
+            std::iter::from_fn(|| lines.next()).take_while(|line| !line.contains("Ctrl-C")).collect();
         child.kill().unwrap();
         child.wait().unwrap();
         let greeting = greeting.join("\n");

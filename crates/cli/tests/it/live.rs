@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket, client};
 
+use crate::deadline::Deadline;
 use crate::harness::{Machine, Server};
 
 /// A timeout longer than a boot of the agent on a busy machine.
@@ -270,8 +271,9 @@ impl Watching {
     }
 
     pub(crate) fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
-        let mut frames = Vec::new();
+        let (deadline, mut frames) = (Deadline::new(), Vec::new());
         while frames.last().is_none_or(|last| !wanted(last)) {
+            deadline.check(format_args!("a frame after {frames:?}"));
             frames.push(self.frame());
         }
         frames

@@ -1,16 +1,15 @@
 //! Actions in real sandboxes: the command line that agents use, and people who approve.
 
-use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 use testkit::{EffectRecorder, Plan};
 
+use crate::deadline::{Lines, finish, until, wait_for, wait_for_end};
 use crate::gate::{dead, with_tools};
 use crate::harness::{Machine, ended};
 use crate::live::Real;
 use crate::live_environment::running;
-use crate::live_expiry::until;
 
 /// A gateway whose tools count their effects.
 pub(crate) struct Acting {
@@ -56,8 +55,7 @@ impl Acting {
             let all = self.real.get(&path)["invocations"].as_array().unwrap().clone();
             all.into_iter().find(|one| one["status"] == "pending")
         };
-        until("no invocation waits for approval", || pending().is_some());
-        pending().unwrap()["id"].as_str().unwrap().to_owned()
+        wait_for("an invocation that waits for approval", pending)["id"].as_str().unwrap().to_owned()
     }
 }
 
@@ -205,9 +203,8 @@ fn people_list_watch_approve_and_deny_on_the_command_line() {
     assert!(shown.contains(&id) && shown.contains("tools:effect.write") && shown.contains("hi"), "{shown}");
     let mut watch = machine.command(&["approvals", "watch", "--json"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut next =
-        || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["invocationId"].clone();
+    let mut lines = Lines::of(watch.stdout.take().unwrap());
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap()).unwrap()["invocationId"].clone();
     assert_eq!(next(), json!(id));
     let named = machine.run(&["approvals", "approve", "tools:effect.write"]);
     assert!(named.code == 1 && named.err.contains("no waiting invocation"), "{}", named.err);
@@ -322,15 +319,15 @@ fn an_approved_action_is_unknown_and_never_repeated_if_the_gateway_dies_with_it(
             dead(acting.real.server.take().unwrap());
             acting.real.machine.serve()
         } else {
-            until("the approved action has no effect", || !acting.effects.all().is_empty());
+            until("the effect of the approved action", || !acting.effects.all().is_empty());
             acting.real.server.take().unwrap().kill();
             acting.real.machine.serve()
         };
         acting.real.server = Some(server);
-        assert!(!approver.wait().unwrap().success(), "{point:?}");
+        assert!(!wait_for_end("the approval to fail", &mut approver).success(), "{point:?}");
         let path = format!("/v1/invocations/{waiting}");
         let status = || acting.real.get(&path)["invocation"]["status"].clone();
-        until("the invocation stays executing after a restart", || status() != "executing");
+        until("the end of the invocation after a restart", || status() != "executing");
         assert_eq!((status(), acting.effects.all().len()), (json!("unknown"), effects), "{point:?}");
         let again = acting.real.machine.run(&["approvals", "approve", &waiting]);
         assert!(again.code == 1 && again.err.contains("in status: unknown"), "{}", again.err);
@@ -367,7 +364,7 @@ fn a_call_still_waits_after_the_gateway_was_killed_and_an_approval_executes_it_o
     let _socket = running(&acting.real);
     assert_eq!((acting.waiting(), acting.effects.all().len()), (id.clone(), 1));
     acting.approve(&id);
-    let agent = ended(&agent.wait_with_output().unwrap());
+    let agent = ended(&finish("the agent's command", agent));
     assert!(serde_json::from_str::<Value>(&agent.out).is_ok() && agent.code == 0, "{}", agent.err);
     let again = acting.real.machine.run(&["approvals", "approve", &id]);
     assert!(again.code == 1 && again.err.contains("in status: completed"), "{}", again.err);

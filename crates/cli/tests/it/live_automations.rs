@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use testkit::ScriptedModel;
 
+use crate::deadline::{until, wait_for};
 use crate::gate::dead;
 use crate::live::{Real, http};
 
@@ -66,52 +67,33 @@ impl World {
 
     /// Waits until the run has one of these states.
     fn until(&self, id: &str, wanted: &[&str]) -> Value {
-        for _ in 0..1200 {
-            let run = self.run(id);
-            if wanted.contains(&run["status"].as_str().unwrap()) {
-                return run;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("the run does not become {wanted:?}: {}", self.run(id));
+        wait_for(&format!("the run {id} to be one of {wanted:?}"), || {
+            Some(self.run(id)).filter(|run| wanted.contains(&run["status"].as_str().unwrap()))
+        })
     }
 
     /// Waits until the agent of the run asks something.
     fn until_waiting(&self, id: &str) -> Value {
-        for _ in 0..1200 {
-            let run = self.run(id);
-            if run["waitingFor"] == "question" {
-                return run;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("the agent asks nothing: {}", self.run(id));
+        let asks = || Some(self.run(id)).filter(|run| run["waitingFor"] == "question");
+        wait_for("a question of the agent", asks)
     }
 
     /// Waits until the session has this status.
     fn until_session(&self, id: &str, wanted: &str) -> Value {
-        for _ in 0..600 {
+        wait_for(&format!("the session to be {wanted}"), || {
             let sessions = self.real.get("/proliferate/sessions");
-            let session = sessions["sessions"].as_array().unwrap().iter().find(|one| one["id"] == *id);
-            if let Some(session) = session.filter(|session| session["status"] == wanted) {
-                return session.clone();
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("the session does not become {wanted}");
+            let mut sessions = sessions["sessions"].as_array().unwrap().iter();
+            sessions.find(|one| one["id"] == *id && one["status"] == wanted).cloned()
+        })
     }
 
     /// Waits until `/metrics` has this line.
     fn until_metric(&self, wanted: &str) {
         let client = http();
-        for _ in 0..600 {
+        until(&format!("/metrics to have {wanted}"), || {
             let metrics = client.get(self.real.server().url("/metrics")).send().unwrap().text().unwrap();
-            if metrics.lines().any(|line| line == wanted) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("/metrics does not become {wanted}");
+            metrics.lines().any(|line| line == wanted)
+        });
     }
 
     fn script(&self, text: &str) {

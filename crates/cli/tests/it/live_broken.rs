@@ -2,10 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::json;
 
+use crate::deadline::until;
 use crate::harness::Machine;
 use crate::live::{Real, outcome, tokens};
 
@@ -44,13 +44,13 @@ fn an_agent_that_keeps_exiting_fails_and_clients_get_the_reason() {
     }
     failed(&real);
     // The session has released its sandbox, so its processes are ended. Its files are kept.
-    until(|| real.machine.json(&["sandbox", "ls"])[0]["state"] == "dead");
+    until("the sandbox to end", || real.machine.json(&["sandbox", "ls"])[0]["state"] == "dead");
 }
 
 /// Waits until the session has failed, and checks its reason.
 fn failed(real: &Real) {
     let path = format!("/proliferate/sessions/{}/status", real.session);
-    until(|| real.get(&path)["status"] == "failed");
+    until("the session to fail", || real.get(&path)["status"] == "failed");
     let status = real.get(&path);
     let reason = status["reason"].as_str().unwrap();
     let told = |args: &[&str]| real.machine.run(args).out;
@@ -62,15 +62,6 @@ fn failed(real: &Real) {
         "{}",
         told(&["session", "ls"])
     );
-}
-
-pub(crate) fn until(holds: impl Fn() -> bool) {
-    // The gateway waits 5 s before it reads an agent's history again, so a few attempts may take longer than ten seconds.
-    let held = (0..600).any(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        holds()
-    });
-    assert!(held, "it did not come to be within a minute");
 }
 
 #[test]

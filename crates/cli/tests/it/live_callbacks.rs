@@ -1,11 +1,12 @@
 //! `save_snapshot` by a real agent in the sandbox that is frozen meanwhile: its connection is cut at every step of the
 //! callback, and the gateway dies at every step. The snapshot is made once, and the agent gets the answer.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io::Write as _;
+use std::process::{Child, ChildStdin, Stdio};
 
 use serde_json::Value;
 
+use crate::deadline::Lines;
 use crate::gate::dead;
 use crate::live::{Real, Watching, tokens};
 
@@ -66,7 +67,7 @@ struct Diverted {
     real: Real,
     proxy: Child,
     faults: ChildStdin,
-    said: BufReader<ChildStdout>,
+    said: Lines,
 }
 
 impl Diverted {
@@ -84,15 +85,13 @@ impl Diverted {
         let mut proxy = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (faults, said) = (proxy.stdin.take().unwrap(), proxy.stdout.take().unwrap());
         real.server = Some(real.machine.serve());
-        let mut diverted = Self { real, proxy, faults, said: BufReader::new(said) };
+        let mut diverted = Self { real, proxy, faults, said: Lines::of(said) };
         assert_eq!(diverted.line(), "ready");
         diverted
     }
 
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        line.trim().to_owned()
+        self.said.next().unwrap_or_default().trim().to_owned()
     }
 
     /// Plans the faults of the next connections.

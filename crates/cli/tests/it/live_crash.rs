@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use testkit::{FakeAgent, Turn};
 use tokio::runtime::Runtime;
 
+use crate::deadline::until;
 use crate::harness::{Machine, postgres};
 use crate::live::{Real, Watching};
-use crate::live_broken::until;
 
 type TurnAct = fn(&Turn);
 
@@ -127,7 +127,9 @@ impl Stage {
         match (fault, &self.url) {
             (Fault::Kill, _) => {}
             // The first requests may fail because their pooled connection is broken.
-            (Fault::Database, Some(_)) => until(|| self.real.server().get("/ready", "").0 == 200),
+            (Fault::Database, Some(_)) => {
+                until("the gateway to be ready", || self.real.server().get("/ready", "").0 == 200);
+            }
             (Fault::Database, None) => drop(self.real.sql("DROP TRIGGER broken")),
         }
     }
@@ -136,7 +138,7 @@ impl Stage {
     fn until_turn_ended(&self, prompt: &Value) {
         let prompt = prompt["payload"]["id"].as_str().unwrap();
         let path = format!("/v1/runs/turn_{prompt}");
-        until(|| self.real.get(&path)["status"] == "completed");
+        until("the run to complete", || self.real.get(&path)["status"] == "completed");
         let sent = self.agent.asked("/prompt_async");
         assert_eq!(sent.iter().filter(|asked| asked.body["messageID"] == prompt).count(), 1);
     }

@@ -3,8 +3,9 @@
 
 use serde_json::json;
 
+use crate::deadline::until;
 use crate::live::Real;
-use crate::live_expiry::{answer, info, says, until};
+use crate::live_expiry::{answer, info, says};
 
 /// Writes this many files of 50 MB next to the agent, since one file cannot exceed the limit. The sandbox may end
 /// meanwhile.
@@ -30,7 +31,7 @@ fn a_sandbox_over_its_disk_limit_reports_it_and_can_be_cleaned_up_or_enlarged() 
     assert_eq!(answer(&mut socket, "hello again"), "You said: hello again");
 
     // Far over the limit the sandbox no longer starts, and its session says why.
-    until("it starts again and again", || {
+    until("the end of the restarts", || {
         fill(&real, 5);
         info(&real)["status"] == "failed"
     });

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::deadline::until;
 use crate::harness::Machine;
 use crate::live::{Real, Watching, tokens};
-use crate::live_expiry::until;
 use crate::live_forge::git;
 
 /// Values that must be found in the files of a running sandbox and nowhere else.

@@ -2,17 +2,13 @@
 //! where they are.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::deadline::until;
 use crate::harness::{Machine, files_with};
 use crate::live::{Real, Watching, outcome, tokens};
 use crate::live_pool::waiting;
-
-/// The poll interval and the number of polls: in total longer than a boot of the agent on a busy machine.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const MAX_POLLS: u32 = 2400;
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -79,16 +75,6 @@ pub(crate) fn info(real: &Real) -> Value {
     real.get(&format!("/proliferate/{}", real.session))
 }
 
-/// Polls until the condition holds.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
-    let mut tries = 0;
-    while !is_so() {
-        tries += 1;
-        assert!(tries < MAX_POLLS, "{what}");
-        std::thread::sleep(POLL_INTERVAL);
-    }
-}
-
 const EXPIRE_SANDBOXES_SQL: &str =
     "UPDATE sessions SET sandbox_expires_at = '2020-01-01T00:00:00.000000Z' WHERE sandbox_id IS NOT NULL";
 /// The state that a gateway leaves when it dies after it has saved the files and before it has ended the sandbox.
@@ -148,12 +134,12 @@ fn an_expired_sandbox_is_saved_after_a_crash_and_restarts_with_its_files() {
     let woken =
         real.server().post(&format!("/proliferate/{}/eager-start", real.session), &service, &json!({}));
     assert_eq!(woken.0, 202, "{}", woken.1);
-    until("it does not run", || info(&real)["status"] == "running");
+    until("the session to run", || info(&real)["status"] == "running");
     assert!(info(&real)["expiresAt"].is_number());
     real.shell(&real.session, "echo precious > file; echo API_KEY=submitted-0123456789 > .env");
     real.sql(EXPIRE_SANDBOXES_SQL);
     real.kill_and_start();
-    until("it does not sleep", || info(&real)["status"] == "paused");
+    until("the session to pause", || info(&real)["status"] == "paused");
     assert_eq!((real.sandboxes(), &info(&real)["expiresAt"]), (Vec::new(), &Value::Null));
     let copies = real.machine.data_dir().join("sandboxes/snapshots");
     assert!(!files_with(&copies, b"precious").is_empty(), "the copy is not where it is looked for");
@@ -173,7 +159,7 @@ fn a_retired_sandbox_is_ended_by_the_next_start() {
     assert_eq!(real.sandboxes(), [real.session.clone()]);
     real.sql(REPLACE_SANDBOXES_SQL);
     real.server = Some(real.machine.serve());
-    until("it is left behind", || real.sandboxes().is_empty());
+    until("the sandbox to end", || real.sandboxes().is_empty());
 }
 
 #[test]
@@ -184,7 +170,7 @@ fn a_session_whose_sandbox_is_gone_restarts_without_it() {
     assert_eq!(real.machine.run(&["sandbox", "rm", &real.session]).code, 0);
     real.sql(EXPIRE_SANDBOXES_SQL);
     real.server = Some(real.machine.serve());
-    until("it does not sleep", || info(&real)["status"] == "paused");
+    until("the session to pause", || info(&real)["status"] == "paused");
     // The sandbox may be on another machine, and nothing shows that its files were saved, so its id is kept.
     let now = info(&real);
     assert_eq!((&now["expiresAt"], &now["sandboxId"]), (&Value::Null, &json!(real.session)));
@@ -199,7 +185,7 @@ fn a_pooled_sandbox_keeps_running_like_any_other() {
     assert_eq!(info(&real)["sandboxId"], json!(pooled));
     real.sql(EXPIRE_SANDBOXES_SQL);
     real.kill_and_start();
-    until("it was not left", || !real.sandboxes().contains(&pooled));
+    until("the pooled sandbox to end", || !real.sandboxes().contains(&pooled));
     assert!(answer(&mut real.watch(""), "please read it").contains("precious"));
     let now = info(&real)["sandboxId"].as_str().unwrap().to_owned();
     assert!(now.starts_with(&real.session) && now != real.session, "{now}");
@@ -242,5 +228,5 @@ fn a_sandbox_that_cannot_be_saved_keeps_running_and_clients_are_notified() {
     real.kill_and_start();
     let mut socket = real.watch("");
     assert!(answer(&mut socket, "please read it").contains("precious"));
-    until("it was not tried again", || !real.sandboxes().contains(&real.session));
+    until("the next try", || !real.sandboxes().contains(&real.session));
 }

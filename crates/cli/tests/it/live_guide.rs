@@ -1,10 +1,10 @@
 //! The guide to actions in real workspaces, and people who watch what waits for them.
 
-use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
+use crate::deadline::Lines;
 use crate::live_actions::Acting;
 use crate::live_environment::running;
 use crate::session::machine;
@@ -17,9 +17,8 @@ fn the_inbox_is_watched_on_the_command_line() {
     let machine = &acting.real.machine;
     let mut watch = machine.command(&["inbox", "--watch", "--json"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut next =
-        || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["invocationId"].clone();
+    let mut lines = Lines::of(watch.stdout.take().unwrap());
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap()).unwrap()["invocationId"].clone();
     let id = acting.request();
     assert_eq!(next(), json!(id));
     assert_eq!(machine.run(&["approvals", "deny", &id]).code, 0);

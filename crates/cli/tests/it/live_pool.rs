@@ -1,14 +1,9 @@
 //! The warm pool of booted agents: who gets them, what they know, and how they end.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::live::{Real, outcome, tokens};
-
-/// The poll interval and the number of polls: in total longer than a boot of the agent on a busy machine.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const MAX_POLLS: u32 = 2400;
+use crate::deadline::until;
+use crate::live::{Real, http, outcome, tokens};
 
 /// Starts a server with a pool of one, and waits until the pool is full.
 fn pooled() -> Real {
@@ -19,17 +14,10 @@ fn pooled() -> Real {
 
 /// Waits until a sandbox is in the pool, and returns its id.
 pub(crate) fn waiting(real: &Real) -> String {
-    let mut tries = 0;
-    loop {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
-        let metrics = client.get(real.server().url("/metrics")).send().unwrap().text().unwrap();
-        if metrics.lines().any(|line| line == "proliferate_pool_waiting 1") {
-            break;
-        }
-        tries += 1;
-        assert!(tries < MAX_POLLS, "nothing waits in the pool");
-        std::thread::sleep(POLL_INTERVAL);
-    }
+    until("a sandbox to wait in the pool", || {
+        let metrics = http().get(real.server().url("/metrics")).send().unwrap().text().unwrap();
+        metrics.lines().any(|line| line == "proliferate_pool_waiting 1")
+    });
     let taken = if real.session.is_empty() { Value::Null } else { sandbox_of(real) };
     let all = real.sandboxes();
     let mut free = all.into_iter().filter(|id| id.starts_with("pool-") && *id != taken);

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use serde_json::{Value, json};
 use testkit::Forge;
 
+use crate::deadline::until;
 use crate::gate::dead;
 use crate::live::Watching;
-use crate::live_expiry::until;
 use crate::live_forge::{Stage, ask, git};
 
 const LANES: &str = include_str!("../../../../policy/lanes.yaml");
@@ -309,11 +309,7 @@ fn a_push_interrupted_by_a_gateway_crash_is_unknown_and_not_retried() {
         stage.real.server = Some(stage.real.machine.serve());
         assert_eq!(stage.pushed("main") == point, reached, "{point}");
         let last = || stage.calls().pop().unwrap();
-        let given_up = (0..200).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            last()["outcome"] == "unknown"
-        });
-        assert!(given_up, "{point}: {}", last());
+        until(&format!("the push to be given up after {point}"), || last()["outcome"] == "unknown");
         assert_eq!(kinds(&stage.events(&last())), [("authz_decision", "allow"), ("tool_call", "failure")]);
         assert_eq!(stage.forge.posted().len() - posted, usize::from(reached), "{point}: it was done again");
     }

@@ -1,12 +1,11 @@
 //! The real agent asks a question, a person answers it, and the agent goes on: across a restart of the gateway, and
 //! after the sandbox has ended.
 
-use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::deadline::{Lines, until};
 use crate::harness::Machine;
 use crate::live::{Real, Watching, outcome, tokens};
 use crate::remote::Laptop;
@@ -87,19 +86,15 @@ fn a_question_that_is_older_than_the_idle_grace_keeps_no_sandbox() {
     let (real, socket, id) = asking(("QUESTION_IDLE_GRACE_SECONDS", "1"));
     let mut watch = real.machine.command(&["questions", "watch", "--json"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let printed: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    let mut lines = Lines::of(watch.stdout.take().unwrap());
+    let printed: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
     assert_eq!((&printed["questionId"], &printed["sessionId"]), (&id, &json!(real.session)), "{printed}");
     watch.kill().unwrap();
     watch.wait().unwrap();
     assert_eq!(real.sandboxes().len(), 1, "somebody watches the session");
     drop(socket);
     let path = format!("/proliferate/{}", real.session);
-    let paused = (0..1200).any(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        real.get(&path)["status"] == "paused"
-    });
-    assert!(paused, "{}", real.get(&path));
+    until("the session to pause", || real.get(&path)["status"] == "paused");
     assert!(real.sandboxes().is_empty(), "{:?}", real.sandboxes());
     assert_eq!(real.get("/v1/questions")["questions"][0]["questionId"], id, "it stays open");
     real.machine.json(&["questions", "answer", id.as_str().unwrap(), "Red"]);

@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
+use crate::deadline::{Lines, finish};
 use crate::gate::dead;
 use crate::live_expiry::{InTheWay, answer, info, lasting, says};
 
@@ -72,11 +73,10 @@ fn stopping_the_gateway_lists_running_agents_and_can_end_them() {
             real.machine.command(&[&["up", "--json", "--listen", "127.0.0.1:0"], arguments].concat());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
+        let _ = Lines::of(child.stdout.take().unwrap()).next();
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+        String::from_utf8(finish("the gateway", child).stderr).unwrap()
     };
     let running = || {
         let all = real.machine.json(&["sandbox", "ls"]);

@@ -1,13 +1,12 @@
 //! Work in the sandbox of a session from another machine: commands, files, differences and logs.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::deadline::{Lines, finish, until};
 use crate::harness::{Machine, ended};
-use crate::live_expiry::until;
 use crate::remote::Laptop;
 use crate::session::machine;
 
@@ -157,11 +156,10 @@ fn a_command_ends_with_the_key_that_started_it() {
     let mut exec =
         laptop.command(&["session", "exec", &id, "--", "sh", "-c", "echo started; exec sleep 3000"]);
     let mut child = exec.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "started\n");
+    let line = Lines::of(child.stdout.take().unwrap()).next();
+    assert_eq!(line.as_deref(), Some("started"));
     machine.run(&["keys", "revoke", "laptop"]);
-    let done = ended(&child.wait_with_output().unwrap());
+    let done = ended(&finish("the command", child));
     assert!(done.code == 1 && done.err.contains("credential"), "{} {}", done.code, done.err);
     until("the command to end", || {
         machine.run(&["session", "exec", &id, "--", "pgrep", "-f", "sleep 3000"]).code == 1

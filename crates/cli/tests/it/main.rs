@@ -11,6 +11,7 @@ mod browser;
 mod connectors;
 mod database;
 mod databases;
+mod deadline;
 mod disk_full;
 mod gate;
 mod harness;

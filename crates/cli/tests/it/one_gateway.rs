@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::process::Command;
 
+use crate::deadline::wait_for_end;
 use crate::harness::{Machine, postgres};
 
 const SERVE_ARGUMENTS: &[&str] = &["serve", "--json", "--listen", "127.0.0.1:0"];
@@ -59,7 +60,7 @@ fn a_gateway_that_starts_while_the_first_one_stops_waits_for_it() {
     assert!(server.child.try_wait().unwrap().is_none(), "it is still stopping");
     let next = second.serve();
     assert_eq!(next.get("/health", "").0, 200);
-    server.child.wait().unwrap();
+    wait_for_end("the first gateway to stop", &mut server.child);
 }
 
 #[test]

@@ -4,10 +4,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::deadline::wait_for;
 use crate::harness::{Machine, Server, ended};
 
 const LANES: &str = include_str!("../../../../policy/lanes.yaml");
@@ -54,14 +54,12 @@ impl Weather {
 
     /// Repeats a call until it gets this status: an operator's change takes up to a second to apply.
     fn call_until(&self, name: &str, wanted: u16) -> Value {
-        for number in 0..200 {
+        let mut number = 0;
+        wait_for(&format!("the status {wanted}"), || {
+            number += 1;
             let (status, answer) = self.call(&format!("{name}-{number}"));
-            if status == wanted {
-                return answer;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("never answered {wanted}")
+            (status == wanted).then_some(answer)
+        })
     }
 }
 

@@ -1,14 +1,13 @@
 //! Commands from another machine: a home without a data dir, and a login to a gateway elsewhere.
 
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::deadline::{Lines, finish, output_of, until};
 use crate::harness::{BIN, Ended, Machine, ended, path};
-use crate::live_expiry::until;
 
 /// Another machine: its own home, and no data dir.
 pub(crate) struct Laptop {
@@ -32,7 +31,7 @@ impl Laptop {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
-        ended(&self.command(args).stdin(Stdio::null()).output().unwrap())
+        ended(&output_of(self.command(args).stdin(Stdio::null())))
     }
 
     pub(crate) fn feed(&self, args: &[&str], input: &str) -> Ended {
@@ -127,12 +126,11 @@ fn a_login_by_code_is_approved_elsewhere_and_its_key_revoked_at_logout() {
     let laptop = Laptop::new();
     let mut login = laptop.command(&["login", &server.url(""), "--device", "--json"]);
     let mut child = login.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut shown = String::new();
-    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut shown).unwrap();
+    let shown = Lines::of(child.stderr.take().unwrap()).next().unwrap();
     let code = shown.trim().rsplit(' ').next().unwrap().to_owned();
     let approved = machine.json(&["approve-login", &code]);
     assert!(approved["clientName"].as_str().unwrap().starts_with("CLI "), "{approved}");
-    let done = ended(&child.wait_with_output().unwrap());
+    let done = ended(&finish("the login", child));
     assert_eq!(done.code, 0, "{}", done.err);
     let done: Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!((&done["email"], &done["url"]), (&"owner@localhost".into(), &server.url("/").into()));

@@ -1,9 +1,10 @@
 //! Sandboxes run by hand, and attacks by a hostile program inside one on the gateway around it.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use crate::deadline::{Lines, wait_for_end};
 use crate::harness::{Ended, Machine};
 
 fn inside(machine: &Machine, script: &str) -> Ended {
@@ -46,7 +47,11 @@ fn sandboxes_are_listed_entered_and_removed_by_hand() {
     assert_eq!(held.ask("cat other"), "two");
     assert_eq!(machine.run(&["sandbox", "rm", "no-such"]).code, 1);
     assert_eq!(machine.run(&["sandbox", "rm", &held.id]).code, 0);
-    assert_ne!(held.child.wait().unwrap().code(), Some(0), "the program inside outlived its sandbox");
+    assert_ne!(
+        wait_for_end("the sandbox's program to end", &mut held.child).code(),
+        Some(0),
+        "the program inside outlived its sandbox"
+    );
     assert_eq!(machine.json(&["sandbox", "ls"]), serde_json::json!([]));
     assert_eq!(left_behind(&machine), 0);
 }
@@ -166,7 +171,7 @@ fn programs_in_a_sandbox_cannot_control_its_supervisor() {
     // impersonate it.
     let killed = machine.run(&["sandbox", "exec", &held.id, "--", "kill", "-9", "2"]);
     assert_eq!(killed.code, 1, "{}{}", killed.out, killed.err);
-    assert_ne!(held.child.wait().unwrap().code(), Some(0));
+    assert_ne!(wait_for_end("the sandbox's program to end", &mut held.child).code(), Some(0));
     assert_eq!(left_behind(&machine), 0);
 }
 
@@ -290,14 +295,14 @@ fn an_unprivileged_user_can_run_sandboxes_too() {
 struct Held {
     child: Child,
     id: String,
-    said: BufReader<std::process::ChildStdout>,
+    said: Lines,
 }
 
 impl Held {
     fn start(machine: &Machine) -> Self {
         let mut command = machine.command(&["sandbox", "run", "--", "/bin/sh"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
+        let said = Lines::of(child.stdout.take().unwrap());
         let mut held = Self { child, id: String::new(), said };
         assert_eq!(held.ask("echo one > file; echo ready"), "ready");
         machine.json(&["sandbox", "ls"])[0]["id"].as_str().unwrap().clone_into(&mut held.id);
@@ -307,12 +312,12 @@ impl Held {
     /// Runs a script in the sandbox and returns the first line that it prints.
     fn ask(&mut self, script: &str) -> String {
         writeln!(self.child.stdin.as_mut().unwrap(), "{script}; echo").unwrap();
-        let mut line = String::new();
-        while line.trim().is_empty() {
-            line.clear();
-            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "the sandbox ended at: {script}");
+        loop {
+            let line = self.said.next().unwrap_or_else(|| panic!("the sandbox ended at: {script}"));
+            if !line.trim().is_empty() {
+                return line.trim().to_owned();
+            }
         }
-        line.trim().to_owned()
     }
 }
 

@@ -1,15 +1,15 @@
 //! Sessions from the terminal: the real binary, the real OpenCode in a real sandbox, and a scripted model.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 
 use serde_json::{Value, json};
 use testkit::FaultProxy;
 
-use crate::harness::{Machine, Server, path};
-use crate::live_expiry::until;
+use crate::deadline::{Lines, until, wait_for_end};
+use crate::harness::{Machine, Server, ended, path};
 
 const SLOW_MODEL_SCRIPT: &str =
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
@@ -288,19 +288,18 @@ fn a_long_conversation_is_shown_completely() {
 struct Watcher {
     child: Child,
     input: Option<ChildStdin>,
-    out: BufReader<ChildStdout>,
+    out: Lines,
 }
 
 impl Watcher {
     fn start(machine: &Machine, args: &[&str]) -> Self {
         let mut child = machine.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
+        let out = Lines::of(child.stdout.take().unwrap());
         Self { input: child.stdin.take(), child, out }
     }
 
     fn next(&mut self) -> Value {
-        let mut line = String::new();
-        assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "it ended too early");
+        let line = self.out.next().unwrap_or_else(|| panic!("it ended too early"));
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"))
     }
 
@@ -321,8 +320,8 @@ impl Watcher {
     /// Closes standard input, waits for the end, and returns the exit code.
     fn end(&mut self) -> i32 {
         self.input = None;
-        self.out.read_to_string(&mut String::new()).unwrap();
-        self.child.wait().unwrap().code().unwrap_or(-1)
+        while self.out.next().is_some() {}
+        wait_for_end("the end of the command", &mut self.child).code().unwrap_or(-1)
     }
 }
 

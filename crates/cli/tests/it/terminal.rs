@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::deadline::wait_for_end;
 use crate::harness::{Machine, Server};
 use crate::session::scripted;
 
@@ -251,7 +252,7 @@ impl Typing {
 
     fn end(mut self) {
         self.press("\u{4}");
-        assert!(self.child.wait().unwrap().success());
+        assert!(wait_for_end("the terminal to close", &mut self.child).success());
     }
 }
 
