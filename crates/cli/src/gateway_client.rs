@@ -12,6 +12,7 @@ use crate::args::{GatewayArgs, WhichMember, web_url};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::login_contexts::LoginContexts;
+use crate::output::warn;
 
 /// The lifetime of the token, as long as a login: a terminal attached all day must be able to reconnect.
 const TOKEN_LIFETIME: Duration = Duration::from_hours(12);
@@ -30,6 +31,7 @@ pub(crate) async fn connect_to_org(
 ) -> Result<Client, Failure> {
     let (url, token) = named_gateway(args)?;
     if let (Some(url), Some(token)) = (&url, &token) {
+        warn_of_org(org);
         return Ok(Client::new(url.clone(), token)?);
     }
     let saved =
@@ -39,15 +41,37 @@ pub(crate) async fn connect_to_org(
         None => saved.current(),
     };
     let url = url.or_else(|| login.map(|login| login.url.clone()));
-    let token = match token.or_else(|| login.map(|login| login.key.clone())) {
-        Some(token) => token,
-        None => first_owner(context, org).await?,
-    };
-    let url = match url {
-        Some(url) => url,
-        None => context.serving_url()?,
-    };
-    Ok(Client::new(url, &token)?)
+    if let Some(token) = token.or_else(|| login.map(|login| login.key.clone())) {
+        warn_of_org(org);
+        let url = url.map_or_else(|| context.serving_url(), Ok)?;
+        return Ok(Client::new(url, &token)?);
+    }
+    if let Some(named) = &url {
+        check_own(context, named)?;
+    }
+    let token = first_owner(context, org).await?;
+    Ok(Client::new(context.serving_url()?, &token)?)
+}
+
+fn warn_of_org(org: Option<&str>) {
+    if let Some(org) = org {
+        warn(&format!(
+            "--org {org} has no effect: a token or login is of one organization, and that one is used"
+        ));
+    }
+}
+
+/// Refuses an address that is not that of the gateway which serves the data directory. The token of the local owner opens
+/// everything in this directory, so nobody else may get it.
+fn check_own(context: &Context, named: &Url) -> Result<(), Failure> {
+    if context.serving_url().is_ok_and(|own| own == *named) {
+        return Ok(());
+    }
+    Err(Failure::missing(format!(
+        "there is no credential for {named}: `proliferate login {named}` first, or give --token or PROLIFERATE_TOKEN. The \
+         token of the local owner is sent only to the gateway that serves the data dir {}",
+        context.config.data_dir.display()
+    )))
 }
 
 /// The client of a shell completion: like [`connect`], but only if the command line, the settings or a login name a

@@ -133,7 +133,9 @@ fn attach_outlives_its_connection_and_its_gateway() {
     let (machine, server) = scripted();
     let address = server.url("").trim_start_matches("http://").to_owned();
     let wire = Wire::start(&address);
+    let token = machine.run(&["token", "user"]).out.trim().to_owned();
     let machine = machine.with("PROLIFERATE_URL", &format!("http://{}", wire.proxy.address()));
+    let machine = machine.with("PROLIFERATE_TOKEN", &token);
 
     let mut watcher =
         Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "count slowly"]);
@@ -209,9 +211,21 @@ fn obstacles_to_a_start_are_named_with_their_remedy() {
     assert_eq!(none.code, 3);
     assert!(none.err.contains("PROLIFERATE_TOKEN"), "{}", none.err);
     let server = machine.serve();
-    let away = machine.run(&["session", "ls", "--url", "http://127.0.0.1:1"]);
+    let away = machine.run(&["session", "ls", "--url", "http://127.0.0.1:1", "--token", "x"]);
     assert_eq!(away.code, 3);
     assert!(away.err.contains("proliferate up"), "{}", away.err);
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let theirs = format!("http://{}", stranger.local_addr().unwrap());
+    let refused = machine.run(&["session", "ls", "--url", &theirs]);
+    let setting = machine.command(&["session", "ls"]).env("PROLIFERATE_URL", &theirs).output().unwrap();
+    for refused in [refused, ended(&setting)] {
+        assert_eq!(refused.code, 3, "{}", refused.out);
+        let remedy = format!("there is no credential for {theirs}/: `proliferate login {theirs}/` first");
+        assert!(refused.err.contains(&remedy), "{}", refused.err);
+    }
+    let nobody = stranger.accept().unwrap_err().kind();
+    assert_eq!(nobody, std::io::ErrorKind::WouldBlock, "the owner's token was sent to a stranger");
     let url = server.url("");
     let ls = |args: &[&str]| machine.run(&[&["session", "ls", "--url", &url], args].concat());
     assert_eq!(ls(&[]).out, "none\n");
