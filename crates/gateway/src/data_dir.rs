@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::sync::Mutex;
 use url::Url;
@@ -18,6 +19,9 @@ pub struct DataDir {
 }
 
 const LOCK_FILE: &str = "serving.lock";
+/// A command asks for a few microseconds. Many of them, one after the other, must not keep a gateway from its lock.
+const MAX_LOCK_TRIES: u32 = 1000;
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// The file with the address that the serving process listens on.
 const ADDRESS_FILE: &str = "address";
 
@@ -51,16 +55,32 @@ impl DataDir {
             .write(true)
             .open(path.join(LOCK_FILE))
             .map_err(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => {
-                // A killed predecessor left its address, where another program may listen by now.
-                forget_address(path).map_err(unusable)?;
-                Ok(Self { path: path.to_owned(), lock })
-            }
-            Err(TryLockError::WouldBlock) => Err(DataDirError::Served { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        if !take_lock(&lock, || std::thread::sleep(LOCK_RETRY_INTERVAL)).map_err(unusable)? {
+            return Err(DataDirError::Served { path: path.to_owned() });
         }
+        // A killed predecessor left its address, where another program may listen by now.
+        forget_address(path).map_err(unusable)?;
+        Ok(Self { path: path.to_owned(), lock })
     }
+}
+
+/// Takes the lock, unless a process serves the folder. Commands that ask who serves it hold a shared lock for a moment, so
+/// a lock that can be shared is not that of a server.
+fn take_lock(lock: &File, mut wait: impl FnMut()) -> io::Result<bool> {
+    for _ in 0..MAX_LOCK_TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        match lock.try_lock_shared() {
+            Ok(()) => lock.unlock()?,
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        wait();
+    }
+    Ok(false)
 }
 
 impl DataDir {
@@ -82,7 +102,7 @@ impl DataDir {
 }
 
 /// Whether a process holds the lock of this folder. A shared lock is refused exactly while somebody does, which the table
-/// in `/proc/locks` cannot promise: it changes between two reads. A gateway that starts at this moment tries again.
+/// in `/proc/locks` cannot promise: it changes between two reads.
 fn is_served(path: &Path) -> bool {
     let Ok(lock) = File::open(path.join(LOCK_FILE)) else { return false };
     let tried = lock.try_lock_shared();
@@ -180,6 +200,24 @@ mod tests {
             missed
         });
         assert_eq!(missed, 0, "it was missed");
+    }
+
+    #[test]
+    fn commands_that_ask_who_serves_keep_nobody_from_serving() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("data");
+        drop(DataDir::hold(&path).unwrap());
+        let open = || File::open(path.join(LOCK_FILE)).unwrap();
+        let command = open();
+        command.lock_shared().unwrap();
+        assert!(take_lock(&open(), || command.unlock().unwrap()).unwrap(), "a command is not a server");
+        command.lock_shared().unwrap();
+        assert!(!take_lock(&open(), || {}).unwrap(), "the number of tries is bounded");
+        command.unlock().unwrap();
+        let _server = DataDir::hold(&path).unwrap();
+        let mut waits = 0;
+        assert!(!take_lock(&open(), || waits += 1).unwrap());
+        assert_eq!(waits, 0, "a server is not waited for here");
     }
 
     #[test]
