@@ -1,8 +1,8 @@
 //! The title of a session: the first sentence of its first prompt, until the agent's model makes one. A title that a
 //! person has chosen stays.
 
-use proto::TitleSource;
 use proto::socket::ServerMessage;
+use proto::{TitleSource, text};
 
 use super::{End, Session};
 
@@ -68,9 +68,14 @@ fn ends_sentence(end: char, rest: &str) -> bool {
             && next.is_none_or(|next| !next.is_lowercase())
 }
 
+/// Whether a title is shown without this character. Joiners stay, because emoji and several scripts need them.
+fn is_hidden(c: char) -> bool {
+    text::is_deceptive(c) && !matches!(c, '\u{200c}' | '\u{200d}')
+}
+
 /// The text as one line of limited length, cut between words; `None` if nothing is left.
 fn one_line(text: &str) -> Option<String> {
-    let visible: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let visible: String = text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect();
     let line = visible.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= MAX_TITLE {
         return Some(line).filter(|line| !line.is_empty());
@@ -96,6 +101,7 @@ mod tests {
             ("**Fix** it", Some("Fix it")),
             ("---\n```\n- tidy\tup\n", Some("tidy up")),
             ("a\u{1b}[31mb\u{0}c", Some("a [31mb c")),
+            ("Merge \u{202e}txt.exe", Some("Merge txt.exe")),
             ("\n \t\n", None),
             ("...", None),
             ("", None),
