@@ -63,6 +63,13 @@ fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
         let call = call.unwrap_or_else(|| panic!("no {outcome} of {tool}: {events:?}"));
         assert_eq!((&call["lane_id"], &call["case_id"]), (&"session.change".into(), &id.as_str().into()));
     }
+    for operation in ["read_file", "list_files", "read_diff", "read_log"] {
+        let is_read = |event: &&&Value| {
+            event["target"]["name"] == "sandbox" && event["target"]["operation"] == operation
+        };
+        let read = events.iter().find(is_read);
+        assert!(read.is_some_and(|read| read.to_string().contains(&id)), "no {operation}: {events:?}");
+    }
     the_safety_lock_stops_work(&machine, &laptop, &id);
     assert_eq!(machine.run(&["audit", "verify"]).code, 0);
     laptop.json(&["session", "rm", &id]);

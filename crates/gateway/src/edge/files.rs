@@ -40,6 +40,7 @@ pub(super) async fn list(
 ) -> Result<Json<FileListing>, ApiError> {
     let place = place(&query.path)?;
     let supervisor = inside(&app, access.session.id).await?.supervisor;
+    record_access(&app, &access, "list_files").await?;
     let stat = supervisor.stat(place.clone()).await.map_err(|error| supervisor_error(&error))?;
     if stat.kind != Kind::Directory {
         let name = query.path.rsplit('/').next().unwrap_or_default().to_owned();

@@ -34,6 +34,7 @@ pub(super) async fn diff(
         paths.push(".".to_owned());
     }
     let sandbox = inside(&app, access.session.id).await?;
+    record_access(&app, &access, "read_diff").await?;
     let mut repositories = Vec::new();
     for path in paths {
         let Some(repo) = WorkspaceRepo::at(sandbox.clone(), Some(&path)) else { continue };
