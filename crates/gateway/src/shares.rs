@@ -17,16 +17,25 @@ pub struct Shares {
     pub memory: Arc<Pool>,
     /// Memory for bodies of unauthenticated senders.
     pub anonymous_memory: Arc<Pool>,
-    /// Device logins: starting, polling and answering them.
+    /// Device logins of a client: starting and answering them, and polls with codes that nobody waits with.
     pub device_logins: Rate,
+    /// Device logins of all clients behind one proxy.
+    pub proxied_device_logins: Rate,
 }
 
-/// A device polls 12 times a minute, and a person answers a few. An attacker who guesses codes gets no further.
+/// A person starts and answers a few. An attacker who guesses codes gets no further.
 const DEVICE_LOGINS: RateLimits = RateLimits {
     name: "device logins",
     session: Quota { per_minute: 20, burst: 20 },
     org: Quota { per_minute: 200, burst: 200 },
     address: Quota { per_minute: 120, burst: 60 },
+};
+
+/// Enough for ten clients that use up their own rate.
+const PROXIED_DEVICE_LOGINS: RateLimits = RateLimits {
+    name: "device logins behind one proxy",
+    address: Quota { per_minute: 1200, burst: 600 },
+    ..DEVICE_LOGINS
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -49,6 +58,7 @@ impl Shares {
     pub fn new(config: &Config, clock: &Clock) -> Self {
         let [requests, model_requests, memory, anonymous_memory] = Self::limits(config).map(Pool::new);
         let device_logins = Rate::new(DEVICE_LOGINS, clock.clone());
-        Self { requests, model_requests, memory, anonymous_memory, device_logins }
+        let proxied_device_logins = Rate::new(PROXIED_DEVICE_LOGINS, clock.clone());
+        Self { requests, model_requests, memory, anonymous_memory, device_logins, proxied_device_logins }
     }
 }

@@ -10,9 +10,6 @@ use crate::gate::administer;
 use crate::key::INSERT_KEY;
 use crate::{NewApiKey, Standing, Store, StoreError, TokenHash, UserCredential};
 
-/// The most devices that may wait at the same time. Nobody has authenticated them, so they must not fill the disk.
-const MOST_WAITING: i64 = 10_000;
-
 /// A device that wants to log in.
 pub struct NewDeviceLogin {
     pub device_hash: TokenHash,
@@ -42,18 +39,24 @@ impl DeviceLogin {
 }
 
 impl Store {
-    /// Stores a login, and deletes those that have expired.
-    pub async fn create_device_login(&self, new: NewDeviceLogin) -> Result<(), StoreError> {
+    /// Stores a login, and deletes those that have expired. If `most` wait already, it replaces the oldest that nobody has
+    /// approved: otherwise a crowd of them would keep out everybody else until they expire.
+    pub async fn create_device_login(&self, new: NewDeviceLogin, most: i64) -> Result<(), StoreError> {
         const DELETE_EXPIRED: &str = "DELETE FROM device_logins WHERE expires_at <= $1";
         const COUNT_LOGINS: &str = "SELECT count(*) FROM device_logins";
+        const DELETE_OLDEST: &str = "DELETE FROM device_logins WHERE device_hash = (SELECT device_hash
+            FROM device_logins WHERE user_id IS NULL ORDER BY expires_at, device_hash LIMIT 1)";
         const SQL: &str =
             "INSERT INTO device_logins (device_hash, user_code, client_name, created_at, expires_at)
             VALUES ($1, $2, $3, $4, $5)";
         write!(self, Disk, tx => {
             sqlx::query(DELETE_EXPIRED).bind(new.at).execute(&mut *tx).await?;
             let waiting: i64 = sqlx::query_scalar(COUNT_LOGINS).fetch_one(&mut *tx).await?;
-            if waiting >= MOST_WAITING {
-                return Err(StoreError::Refused("too many devices wait for a login"));
+            if waiting >= most {
+                let deleted = sqlx::query(DELETE_OLDEST).execute(&mut *tx).await?;
+                if deleted.rows_affected() == 0 {
+                    return Err(StoreError::Refused("too many devices wait for their keys"));
+                }
             }
             sqlx::query(SQL)
                 .bind(new.device_hash.to_vec()).bind(new.user_code).bind(new.client_name)

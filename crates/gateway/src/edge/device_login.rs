@@ -4,11 +4,11 @@
 //! the device, which polls meanwhile, gets an API key of that member. Only hashes of the device code and of the key are
 //! stored.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use clock::Rng;
 use policy::{ActorClass, Claim};
@@ -32,7 +32,9 @@ use gate::{AdminChange, Subject};
 const CODE_LIFETIME: Duration = Duration::from_mins(15);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_NAME: usize = 80;
-/// What starting a login takes from the rate that all calls of this module share; a poll or an answer takes 1.
+/// The most devices that may wait at the same time. Nobody has authenticated them, so they must not fill the disk.
+const MAX_WAITING: i64 = 10_000;
+/// What starting a login takes from the rate that all calls of this module share; an answer or a wrong code takes 1.
 const START_COST: u32 = 5;
 
 type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
@@ -43,12 +45,15 @@ type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 pub(super) async fn start(
     app: AppState,
     peer: Peer,
+    headers: HeaderMap,
     Body(request): Body<StartDeviceLogin>,
 ) -> Result<(StatusCode, Json<StartedDeviceLogin>), ApiError> {
-    app.shares.device_logins.take(address(peer), START_COST)?;
+    take_share(&app, peer, &headers, START_COST)?;
     let client_name = request.client_name;
     if !text::is_line(&client_name, MAX_NAME) {
-        return Err(ApiError::bad_request(format!("clientName is one line of 1 to {MAX_NAME} characters")));
+        return Err(ApiError::bad_request(format!(
+            "clientName is one line of 1 to {MAX_NAME} characters, without invisible ones"
+        )));
     }
     let (device_code, user_code) = (hex::encode(app.rng.bytes::<32>()), user_code(&app.rng));
     let at = app.clock.now();
@@ -59,7 +64,7 @@ pub(super) async fn start(
         at,
         expires_at: at + CODE_LIFETIME,
     };
-    app.store.create_device_login(new).await?;
+    app.store.create_device_login(new, MAX_WAITING).await?;
     let base = app.site.url.as_str().trim_end_matches('/');
     let started = StartedDeviceLogin {
         verification_url: format!("{base}/device?code={user_code}"),
@@ -78,14 +83,18 @@ pub(super) async fn start(
 pub(super) async fn poll(
     app: AppState,
     peer: Peer,
+    headers: HeaderMap,
     Body(request): Body<PollDeviceLogin>,
 ) -> Result<Json<DeviceToken>, ApiError> {
-    app.shares.device_logins.take(address(peer), 1)?;
     let refuse = |error: &str, reason: &str| ApiError::bad_request(error).because(reason);
     let device = hash(&request.device_code);
     let login = app.store.device_login(&device).await?;
     let unknown = || refuse("invalid_device_code", "no login waits with this code");
-    let login = login.ok_or_else(unknown)?;
+    let Some(login) = login else {
+        // A device that waits takes nothing: others at its address must not keep it from its key.
+        take_share(&app, peer, &headers, 1)?;
+        return Err(unknown());
+    };
     if login.expires_at <= app.clock.now() {
         return Err(refuse("expired_token", "nobody approved it in time: start again"));
     }
@@ -186,8 +195,22 @@ async fn find_undecided_login(app: &AppState, user: &User, code: &str) -> Result
         .ok_or_else(|| ApiError::not_found("No device waits with this code: it may have expired"))
 }
 
-fn address(peer: Peer) -> Party {
-    Party::address(peer.map(|Extension(ConnectInfo(address))| address.ip()))
+/// Takes a share of the caller's address. Behind a proxy that is the address that the proxy has seen, so that one client
+/// does not use up the share of all. A caller that invents such an address gets the share of a proxy, and no more.
+fn take_share(app: &AppState, peer: Peer, headers: &HeaderMap, amount: u32) -> Result<(), ApiError> {
+    let peer = peer.map(|Extension(ConnectInfo(address))| address.ip());
+    let client = forwarded_for(headers);
+    if client.is_some() {
+        app.shares.proxied_device_logins.take(Party::address(peer), amount)?;
+    }
+    Ok(app.shares.device_logins.take(Party::address(client.or(peer)), amount)?)
+}
+
+/// The client's address by the proxy next to us, which adds it at the end; what is before that may be the client's own.
+fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
+    let last = headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?;
+    let last = last.rsplit(',').next()?.trim();
+    last.parse().ok().or_else(|| Some(last.parse::<SocketAddr>().ok()?.ip()))
 }
 
 /// A code that people can read aloud: four letters without I and O, and four digits.
@@ -203,6 +226,24 @@ fn user_code(rng: &Rng) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_client_behind_a_proxy_is_the_one_that_the_proxy_has_added() {
+        let seen = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("x-forwarded-for", value.parse().unwrap());
+            }
+            forwarded_for(&headers).map(|address| address.to_string())
+        };
+        assert_eq!(seen(&["192.0.2.1"]).as_deref(), Some("192.0.2.1"));
+        assert_eq!(seen(&["192.0.2.1, 192.0.2.2"]).as_deref(), Some("192.0.2.2"));
+        assert_eq!(seen(&["192.0.2.1", "2001:db8::1"]).as_deref(), Some("2001:db8::1"));
+        assert_eq!(seen(&["192.0.2.3:1234"]).as_deref(), Some("192.0.2.3"));
+        for none in [&[][..], &["unknown"], &["192.0.2.1,"], &[""]] {
+            assert_eq!(seen(none), None, "{none:?}");
+        }
+    }
 
     #[test]
     fn user_codes_are_four_unambiguous_letters_and_four_digits() {

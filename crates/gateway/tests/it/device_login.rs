@@ -119,7 +119,46 @@ async fn device_logins_and_guesses_of_codes_are_limited() {
         guesses.push(answer(&gateway, &format!("ABCD-{number:04}"), "approve", &ada.token).await);
     }
     assert!(guesses.contains(&404) && guesses.contains(&429), "{guesses:?}");
-    let long = json!({"clientName": "x".repeat(81)});
     let other = TestGateway::sqlite().await;
-    assert_eq!(other.post("/v1/device-logins", &long).status().await, 400);
+    for wrong in ["x".repeat(81), "CLI ada\u{202e}moc.live".to_owned(), "CLI ad\u{200b}a".to_owned()] {
+        let answer = other.post("/v1/device-logins", &json!({"clientName": wrong})).send().await;
+        assert_eq!(answer.status, 400, "{wrong:?}");
+        assert!(answer.text().contains("clientName"), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn one_client_of_a_proxy_does_not_keep_the_others_from_logging_in() {
+    let gateway = TestGateway::sqlite().await;
+    let ada = member(&gateway).await;
+    let (device, code) = started(&gateway, "waits").await;
+    let call = async |path: &str, body: Value, client: &str| {
+        gateway.post(path, &body).header("x-forwarded-for", client).status().await
+    };
+    let start = async |client: &str| call("/v1/device-logins", json!({"clientName": "x"}), client).await;
+    let guess =
+        async |client: &str| call("/v1/device-logins/token", json!({"deviceCode": "00"}), client).await;
+    let used_up = async |client: &str| {
+        for _ in 0..30 {
+            start(client).await;
+        }
+        start(client).await == 429
+    };
+    // What a client says about itself does not count, only what the proxy adds.
+    assert!(used_up("203.0.113.7, 192.0.2.1").await);
+    assert_eq!((start("198.51.100.1, 192.0.2.1").await, start("192.0.2.2").await), (429, 201));
+    let mut guesses = 0;
+    while guess("192.0.2.3").await == 400 {
+        guesses += 1;
+        assert!(guesses < 100, "wrong codes are not limited");
+    }
+    // Somebody who invents addresses uses up the share of the proxy, and a device that waits still gets its key.
+    let mut invented = 0;
+    while start(&format!("10.0.{}.{}", invented / 250, invented % 250)).await == 201 {
+        invented += 1;
+        assert!(invented < 1000, "invented addresses are not limited");
+    }
+    assert_eq!(poll(&gateway, &device).await.1["error"], "authorization_pending");
+    assert_eq!(answer(&gateway, &code, "approve", &ada.token).await, 200);
+    assert_eq!(poll(&gateway, &device).await.0, 200);
 }

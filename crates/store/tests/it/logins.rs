@@ -2,7 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, Role, UserId};
-use store::{NewLoginCode, NewLoginSession, NewTicket, Standing, StoreError, TicketKind, UserCredential};
+use store::{
+    NewDeviceLogin, NewLoginCode, NewLoginSession, NewTicket, Standing, StoreError, TicketKind,
+    UserCredential,
+};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, hash, id, member, org, session};
@@ -13,6 +16,7 @@ on_both! {
     a_login_dies_with_the_membership
     a_login_needs_a_member_and_its_own_hash
     long_expired_credentials_are_deleted_when_the_next_is_created
+    the_newest_device_login_replaces_the_oldest_that_nobody_has_approved
 }
 
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -122,4 +126,33 @@ async fn long_expired_credentials_are_deleted_when_the_next_is_created(b: &Backe
     // More than a day ago, less, another organization's, and the new one.
     let expected = tables.map(|(table, _)| [0, 1, 1, 1].map(|count| (table, count))).concat();
     assert_eq!(left, expected);
+}
+
+async fn the_newest_device_login_replaces_the_oldest_that_nobody_has_approved(b: &Backend) {
+    let org_id = org(&b.store, 1).await;
+    let user_id = member(&b.store, org_id, 10, Role::Admin).await;
+    let ada = Standing { org_id, user_id, credential: UserCredential::Token };
+    let start = async |number: u8| {
+        let code = format!("ABCD-{number:04}");
+        let new = NewDeviceLogin {
+            device_hash: hash(number),
+            user_code: code.clone(),
+            client_name: "CLI".to_owned(),
+            at: at(number.into()),
+            expires_at: at(i64::from(number) + 900),
+        };
+        b.store.create_device_login(new, 3).await.map(|()| code)
+    };
+    let oldest = start(1).await.unwrap();
+    b.store.decide_device_login(&oldest, Some(ada), at(2)).await.unwrap();
+    for number in 2..6 {
+        start(number).await.unwrap();
+    }
+    let mut waiting = Vec::new();
+    for number in 1..6 {
+        if b.store.device_login(&hash(number)).await.unwrap().is_some() {
+            waiting.push(number);
+        }
+    }
+    assert_eq!(waiting, [1, 4, 5], "the approved one stays");
 }
