@@ -12,7 +12,7 @@ use crate::configurations;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::gateway_client::connect;
-use crate::lookup::{self, Candidate, pick};
+use crate::lookup::{self, Candidate, pick, refuse_taken};
 use crate::output::{note, warn};
 use crate::session::standard_input;
 
@@ -25,11 +25,15 @@ pub(crate) async fn run(context: &Context, args: AutomationsArgs) -> Result<(), 
             show(context, &client.automation(id).await?);
         }
         AutomationsCommand::New { name, settings } => {
+            refuse_taken(lookup::AUTOMATION, &name, None, &candidates(&client).await?)?;
             let made = client.create_automation(&creation(&client, name, settings).await?).await?;
             report(context, &made, &format!("created {} ({})", made.name, made.id));
         }
         AutomationsCommand::Set { automation, name, settings } => {
             let id = find(&client, &automation).await?;
+            if let Some(name) = &name {
+                refuse_taken(lookup::AUTOMATION, name, Some(&id), &candidates(&client).await?)?;
+            }
             let changed = client.change_automation(id, &change(&client, name, settings).await?).await?;
             report(context, &changed, &format!("changed {} ({id})", changed.name));
         }

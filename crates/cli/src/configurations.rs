@@ -11,7 +11,7 @@ use crate::args::{ConfigurationsArgs, ConfigurationsCommand};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::gateway_client::connect;
-use crate::lookup::{self, Candidate, pick};
+use crate::lookup::{self, Candidate, pick, refuse_taken};
 use crate::output::line;
 use crate::repos;
 
@@ -24,12 +24,14 @@ pub(crate) async fn run(context: &Context, args: ConfigurationsArgs) -> Result<(
             show(context, &client, &client.configuration(id).await?).await?;
         }
         ConfigurationsCommand::New { name, repos } => {
+            refuse_taken(lookup::CONFIGURATION, &name, None, &candidates(&client).await?)?;
             let repos = places(&client, &repos).await?;
             let made = client.add_configuration(&CreateConfiguration { name, repos }).await?;
             context.out.result(&json!(made), &format!("created {} ({})", made.name, made.id));
         }
         ConfigurationsCommand::Rename { configuration, name } => {
             let id = find(&client, &configuration).await?;
+            refuse_taken(lookup::CONFIGURATION, &name, Some(&id), &candidates(&client).await?)?;
             let change = ChangeConfiguration { name: Some(name), ..ChangeConfiguration::default() };
             let changed = client.change_configuration(id, &change).await?;
             context.out.result(&json!(changed), &format!("{id} is now {}", changed.name));

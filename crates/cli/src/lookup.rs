@@ -91,6 +91,22 @@ pub(crate) fn pick<T: Copy + Display>(
     }
 }
 
+/// Refuses a new name that another one has already: names are accepted wherever an id is.
+pub(crate) fn refuse_taken<T: Display + PartialEq>(
+    Kind(what, _): Kind,
+    name: &str,
+    renamed: Option<&T>,
+    all: &[Candidate<T>],
+) -> Result<(), Failure> {
+    let others = all.iter().filter(|one| Some(&one.id) != renamed);
+    let taken: Vec<_> = others.filter(|one| one.has_name(name.trim()) || one.has_id(name.trim())).collect();
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let ids = list_candidates(&taken);
+    Err(Failure::usage(format!("the name is taken by this {what}, so choose another:{ids}")))
+}
+
 fn list_candidates<T: Display>(many: &[&Candidate<T>]) -> String {
     let line = |one: &&Candidate<T>| format!("\n  {}  {}", one.id, one.names.join(", "));
     let more = many.len().saturating_sub(MAX_LISTED_CANDIDATES);
@@ -282,6 +298,19 @@ mod tests {
     fn pick_session(wanted: &str, all: &[Candidate<SessionId>]) -> Result<String, String> {
         let found = pick(Kind("thing", "things ls"), wanted, all);
         found.map(|id| id.to_string()[..8].to_owned()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_name_that_another_one_has_is_refused_with_its_id() {
+        let all = [one("12345678", "Nightly"), one("1234ffff", "weekly")];
+        let kind = Kind("thing", "things ls");
+        for taken in ["Nightly", "nightly ", "12345678-0000-4000-8000-000000000000"] {
+            let refused = refuse_taken(kind, taken, None, &all).unwrap_err().to_string();
+            assert!(refused.contains("12345678-0000"), "{taken}: {refused}");
+        }
+        assert!(refuse_taken(kind, "daily", None, &all).is_ok());
+        assert!(refuse_taken(kind, "NIGHTLY", Some(&all[0].id), &all).is_ok(), "its own name");
+        assert!(refuse_taken(kind, "weekly", Some(&all[0].id), &all).is_err());
     }
 
     #[test]

@@ -73,7 +73,10 @@ pub enum VaultError {
     BadName,
     #[error("the value of a secret has at most {MAX_VALUE} bytes and no NUL")]
     BadValue,
-    #[error("the value of the credential {0} is empty; an empty variable for sandboxes has the purpose env")]
+    #[error(
+        "the value of {0} is empty, and a credential for the gateway needs one. Is it a variable for sandboxes, which may be \
+         empty? Then store it with the purpose env (--purpose env)"
+    )]
     EmptyValue(String),
     #[error("the secret is sealed with key {0}, which is neither USER_SECRETS_ENCRYPTION_KEY nor an old one")]
     UnknownKey(String),

@@ -183,7 +183,7 @@ fn check_branch(new: &NewArgs) -> Result<(), Failure> {
         |branch: &str| !branch.is_empty() && !branch.starts_with('-') && !branch.contains([' ', ':', '\n']);
     match &new.branch {
         Some(_) if new.repo.is_none() && new.configuration.is_none() => {
-            Err(Failure::usage("--branch is of a repository: name it with --repo or --configuration"))
+            Err(Failure::usage("--branch belongs to a repository: name one with --repo or --configuration"))
         }
         Some(branch) if !fine(branch) => Err(Failure::usage("--branch is not the name of a branch")),
         _ => Ok(()),

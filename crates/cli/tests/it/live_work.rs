@@ -39,7 +39,11 @@ fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
         nothing.err
     );
     let branch = laptop.run(&["session", "new", "--branch", "main"]);
-    assert!(branch.code == 2 && branch.err.contains("--repo"), "{}", branch.err);
+    assert!(
+        branch.code == 2 && branch.err.contains("belongs to a repository: name one with --repo"),
+        "{}",
+        branch.err
+    );
     let outside = laptop.run(&["session", "exec", &id, "--cwd", "/etc", "--", "ls"]);
     assert!(outside.code == 1 && outside.err.contains("relative to the workspace"), "{}", outside.err);
 

@@ -163,6 +163,7 @@ fn repositories_configurations_and_usage_are_managed_from_another_machine() {
     assert_eq!(places, ["lib", "one"]);
     let shown = laptop.run(&["configurations", "show", "BOTH"]).out;
     assert!(shown.contains("lib") && shown.contains("second"), "{shown}");
+    assert_eq!(laptop.run(&["configurations", "new", "Both"]).code, 2, "the name is taken");
     assert_eq!(laptop.json(&["configurations", "rename", "both", "pair"])["name"], "pair");
     let prefix = &made["id"].as_str().unwrap()[..13];
     assert_eq!(laptop.json(&["configurations", "rm", prefix])["removed"][0], made["id"]);
@@ -188,6 +189,8 @@ fn automations_and_runs_are_managed_from_another_machine() {
     let new = ["automations", "new", "Nightly", "--instructions", "Check the build", "--webhook", "generic"];
     let made = laptop.json(&new);
     assert!(made["webhook"]["secret"].is_string() && made["enabled"] == true, "{made}");
+    let again = laptop.run(&["automations", "new", "nightly", "--instructions", "x"]);
+    assert!(again.code == 2 && again.err.contains(made["id"].as_str().unwrap()), "{}", again.err);
     let never = laptop.run(&["automations", "set", "nightly", "--cron", "0 0 31 2 *"]);
     assert_eq!(never.code, 1, "{}", never.out);
     let cron = ["automations", "set", "nightly", "--cron", "0 3 * * *", "--time-zone", "Europe/Berlin"];
@@ -228,7 +231,12 @@ fn integrations_are_connected_disabled_and_removed() {
     laptop.log_in(&machine, &server.url(""));
     let add = ["integrations", "add", "linear", "--secret", "LINEAR_TOKEN", "--name", "Our Linear"];
     let early = laptop.run(&add);
-    assert!(early.code == 1 && early.err.contains("secretKey"), "{}", early.err);
+    let remedy = "`proliferate secrets set LINEAR_TOKEN -`";
+    assert!(
+        early.code == 1 && early.err.contains("secretKey") && early.err.contains(remedy),
+        "{}",
+        early.err
+    );
     assert_eq!(machine.feed(&["secrets", "set", "LINEAR_TOKEN", "-"], "lin_api_canary").code, 0);
     let added = laptop.json(&add);
     assert_eq!((&added["provider"], &added["status"]), (&"linear".into(), &"active".into()));

@@ -5,20 +5,20 @@ mod offer;
 use axum::Json;
 use axum::http::StatusCode;
 use gate::{AdminChange, Subject};
-use proto::ConnectorId;
 use proto::http::{
     ChangeConnector, ConnectorAuth, ConnectorDetail, ConnectorEntry, ConnectorList, ConnectorOffer,
     CreateConnector, ErrorBody, OkReply, ReviewConnector, ReviewReply, RiskPolicy,
 };
+use proto::{ConnectorId, text};
 use store::{Change, Connector, ConnectorChange, ConnectorTool, GateWrite, ToolPin};
 use url::Url;
 
 use super::administer::{admin_event, administer};
 use super::auth::User;
 use super::params::Path;
+use super::secrets::require_credential;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::vault;
 
 /// The maximum number of connectors of an organization.
 const MAX_CONNECTORS: usize = 100;
@@ -222,8 +222,7 @@ fn destination(request: &CreateConnector) -> String {
 
 fn check_name(name: &str) -> Result<String, ApiError> {
     let name = name.trim();
-    let fits = (1..=MAX_NAME).contains(&name.chars().count()) && !name.contains(char::is_control);
-    if fits {
+    if text::is_line(name, MAX_NAME) {
         Ok(name.to_owned())
     } else {
         Err(ApiError::bad_request("name must have 1 to 100 characters on one line"))
@@ -240,22 +239,19 @@ async fn check_auth(
     admin: &User,
     mut auth: ConnectorAuth,
 ) -> Result<serde_json::Value, ApiError> {
-    let key = |field: &str, key: &str| {
-        let problem = "names a secret: letters, digits and _, at most 200 characters";
-        if vault::is_name(key) { Ok(()) } else { Err(ApiError::bad_request(format!("{field} {problem}"))) }
-    };
+    let require = async |field: &str, name: &str| require_credential(app, admin.org, field, name).await;
     match &mut auth {
         ConnectorAuth::None => {}
-        ConnectorAuth::Bearer { secret_key } => key("auth.secretKey", secret_key)?,
+        ConnectorAuth::Bearer { secret_key } => require("auth.secretKey", secret_key).await?,
         ConnectorAuth::CustomHeader { secret_key, header_name } => {
-            key("auth.secretKey", secret_key)?;
             let problem = |error| ApiError::bad_request(format!("auth.headerName: {error}"));
             mcp::check_header_name(header_name).map_err(problem)?;
+            require("auth.secretKey", secret_key).await?;
         }
         ConnectorAuth::Oauth { token_url, client_id_key, client_secret_key, scope } => {
             *token_url = check_url(app, "auth.tokenUrl", token_url)?;
-            key("auth.clientIdKey", client_id_key)?;
-            key("auth.clientSecretKey", client_secret_key)?;
+            require("auth.clientIdKey", client_id_key).await?;
+            require("auth.clientSecretKey", client_secret_key).await?;
             if scope
                 .as_deref()
                 .is_some_and(|scope| scope.len() > MAX_SCOPE || scope.contains(char::is_control))

@@ -4,14 +4,15 @@ use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{
     AddIntegration, AutomationIntegrations, ChangeIntegration, ErrorBody, IntegrationEntry, IntegrationList,
-    OkReply, SecretPurpose,
+    OkReply,
 };
 use proto::{AutomationId, IntegrationId, IntegrationStatus, text};
-use store::{Integration, Scope};
+use store::Integration;
 
 use super::administer::administer;
 use super::auth::User;
 use super::params::Path;
+use super::secrets::require_credential;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use gate::Subject;
@@ -39,10 +40,7 @@ pub(super) async fn add(
     if !request.display_name.as_deref().is_none_or(|name| text::is_line(name, MAX_NAME)) {
         return Err(ApiError::bad_request("displayName is one line of at most 100 characters"));
     }
-    let (scope, purpose) = (Scope::Org, SecretPurpose::Platform);
-    if app.store.sealed_secret(admin.org, scope, purpose, &request.secret_key).await?.is_none() {
-        return Err(ApiError::bad_request("secretKey: the organization has no platform secret of this name"));
-    }
+    require_credential(&app, admin.org, "secretKey", &request.secret_key).await?;
     let id: IntegrationId = app.rng.uuid(app.clock.now()).into();
     let new = Integration {
         id,

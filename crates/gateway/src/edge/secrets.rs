@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::http::StatusCode;
+use proto::OrgId;
 use proto::http::{
     ErrorBody, OkReply, SecretItem, SecretList, SecretOwner, SecretPurpose, SecretScope, SetSecret,
     SetSecretReply,
@@ -64,6 +65,25 @@ pub(super) async fn remove(
     let change = AdminChange::secrets("remove", scope, [name.as_str()]);
     administer_as(&app, &admin, &change).delete_secret(admin.org, scope, &name).await?;
     Ok(Json(OkReply::OK))
+}
+
+/// Refuses the name of a credential that the organization has not stored; otherwise only the first use would find out.
+pub(super) async fn require_credential(
+    app: &AppState,
+    org: OrgId,
+    field: &str,
+    name: &str,
+) -> Result<(), ApiError> {
+    if !is_name(name) {
+        let problem = "names a secret: letters, digits and _, at most 200 characters";
+        return Err(ApiError::bad_request(format!("{field} {problem}")));
+    }
+    match app.store.sealed_secret(org, Scope::Org, SecretPurpose::Platform, name).await? {
+        Some(_) => Ok(()),
+        None => Err(ApiError::bad_request(format!(
+            "{field}: the organization has no platform secret {name}: set it with `proliferate secrets set {name} -`"
+        ))),
+    }
 }
 
 pub(super) fn scope(owner: &SecretOwner) -> Result<Scope, ApiError> {

@@ -13,6 +13,7 @@ use crate::people::OrgOf3;
 #[tokio::test]
 async fn a_connector_is_created_with_its_overrides_or_not_at_all() {
     for world in worlds().await {
+        world.set_secret("DOCS_KEY").await;
         let mut new = world.new_connector("docs");
         new["riskPolicy"]["overrides"] = json!({"echo": "danger"});
         let added = world.ask("POST", "/v1/connectors", &new).await;
@@ -102,8 +103,41 @@ async fn a_secret_that_no_header_can_carry_is_refused_when_a_connector_is_set_up
             }
         }
     }
-    let later = json!({"name": "later", "url": world.url, "auth": {"type": "bearer", "secretKey": "LATER"}});
-    assert_eq!(world.ask("POST", "/v1/connectors", &later).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_connector_with_a_secret_that_does_not_exist_is_refused() {
+    let world = World::on(Setup::sqlite()).await;
+    let path = world.add("docs").await;
+    let variable = json!({"value": "x", "purpose": "env"});
+    assert!(world.ask("PUT", "/v1/secrets/VARIABLE", &variable).await.status < 300);
+    let oauth = |id: &str, secret: &str| json!({"type": "oauth", "tokenUrl": world.url, "clientIdKey": id, "clientSecretKey": secret});
+    for (auth, field, name) in [
+        (json!({"type": "bearer", "secretKey": "LATER"}), "auth.secretKey", "LATER"),
+        (json!({"type": "bearer", "secretKey": "VARIABLE"}), "auth.secretKey", "VARIABLE"),
+        (
+            json!({"type": "custom_header", "secretKey": "LATER", "headerName": "X-Key"}),
+            "auth.secretKey",
+            "LATER",
+        ),
+        (oauth("LATER", "DOCS_KEY"), "auth.clientIdKey", "LATER"),
+        (oauth("DOCS_KEY", "LATER"), "auth.clientSecretKey", "LATER"),
+    ] {
+        let new = json!({"name": "new", "url": world.url, "auth": auth});
+        for (method, path, body) in [
+            ("POST", "/v1/connectors", &new),
+            ("POST", "/v1/connectors/validate", &new),
+            ("PATCH", path.as_str(), &json!({ "auth": auth })),
+        ] {
+            let answer = world.ask(method, path, body).await;
+            let (status, text) = (answer.status, answer.text());
+            let remedy = format!("`proliferate secrets set {name} -`");
+            assert!(
+                status == 400 && text.contains(field) && text.contains(&remedy),
+                "{method} {auth}: {text}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
