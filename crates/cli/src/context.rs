@@ -155,7 +155,7 @@ impl Context {
 }
 
 /// Text as a word for a shell.
-fn quote_for_shell(text: &str) -> String {
+pub(crate) fn quote_for_shell(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();

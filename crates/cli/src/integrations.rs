@@ -8,13 +8,13 @@ use serde_json::json;
 use crate::args::{IntegrationsArgs, IntegrationsCommand};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::gateway_client::connect;
+use crate::gateway_client::connect_to_org;
 use crate::lookup::{self, Candidate, pick};
 
 const TABLE_HEADER: [&str; 5] = ["ID", "PROVIDER", "NAME", "SECRET", "STATUS"];
 
 pub(crate) async fn run(context: &Context, args: IntegrationsArgs) -> Result<(), Failure> {
-    let client = connect(context, args.gateway).await?;
+    let client = connect_to_org(context, args.gateway, args.org.as_deref()).await?;
     match args.command {
         IntegrationsCommand::Ls => {
             let found = client.integrations().await?.integrations;

@@ -9,7 +9,7 @@ use store::{Member, OverrideGrant, SessionCursor, SessionFilter, Store};
 use uuid::Uuid;
 
 use crate::args::WhichMember;
-use crate::context::Context;
+use crate::context::{Context, quote_for_shell};
 use crate::failure::Failure;
 
 /// The maximum number of sessions to search, and the page size.
@@ -231,8 +231,18 @@ impl Context {
             (Some(user), Some(org)) => store.member(org, user).await?,
             (Some(user), None) => store.memberships(user).await?.into_iter().next(),
         };
-        let way = "run `proliferate up` once, or `proliferate users create --role owner`";
-        found.ok_or_else(|| Failure::failed(format!("there is no owner yet: {way}")))
+        found.ok_or_else(|| {
+            let (whose, option) = match &which.org {
+                Some(org) => {
+                    (format!("the organization {org} has"), format!(" --org {}", quote_for_shell(org)))
+                }
+                None => ("there is".to_owned(), String::new()),
+            };
+            let first = if option.is_empty() { "`proliferate up` once, or " } else { "" };
+            Failure::failed(format!(
+                "{whose} no owner yet: run {first}`proliferate users create{option} --role owner --email E`"
+            ))
+        })
     }
 
     pub(crate) async fn key(&self, store: &Store, org: OrgId, named: &str) -> Result<ApiKeyId, Failure> {

@@ -25,7 +25,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::lookup::{self, Candidate, pick};
-use crate::output::json_line;
+use crate::output::{json_line, note};
 use attach::AttachedSession;
 use screen::Screen;
 
@@ -203,6 +203,9 @@ async fn show(context: &Context, client: &Client, id: SessionId, full: bool) -> 
                 json_line(&json!(frame));
             } else if let ServerMessage::Init { messages, .. } = &frame.message {
                 let now = client.status(id).await?;
+                if messages.is_empty() {
+                    note("nobody has said anything in this session yet");
+                }
                 let mut screen = Screen::new(anstream::stdout(), full);
                 screen.conversation(messages);
                 if now.status == SessionStatus::Failed {

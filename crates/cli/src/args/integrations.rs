@@ -12,6 +12,9 @@ use crate::complete;
 pub(crate) struct IntegrationsArgs {
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
+    /// The organization, by name or id [default: that of the login or token, else the first one]
+    #[arg(long, global = true, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: Option<String>,
     #[command(subcommand)]
     pub(crate) command: IntegrationsCommand,
 }

@@ -114,6 +114,10 @@ pub(super) async fn diff(context: &Context, client: &Client, args: DiffArgs) -> 
         );
         return Ok(());
     }
+    if diff.repositories.iter().all(|repo| repo.diff.is_empty()) {
+        note("there are no changes");
+        return Ok(());
+    }
     let several = diff.repositories.len() > 1;
     for repo in &diff.repositories {
         if !std::io::stdout().is_terminal() {

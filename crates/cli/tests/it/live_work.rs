@@ -200,6 +200,10 @@ fn a_session_starts_from_a_repository_and_a_branch() {
     assert_eq!(machine.run(&["session", "exec", &first, "--", "cat", "README"]).out, "feature\n");
     let branch = machine.run(&["session", "exec", &first, "--", "git", "branch", "--show-current"]);
     assert_eq!(branch.out, "feature\n", "{}", branch.err);
+    let unchanged = machine.run(&["session", "diff", &first]);
+    assert!(unchanged.out.is_empty() && unchanged.err.contains("no changes"), "{}", unchanged.err);
+    let silent = machine.run(&["session", "show", &first]);
+    assert!(silent.out.is_empty() && silent.err.contains("nobody has said anything"), "{}", silent.err);
     let second = id(machine.json(&["session", "new", "--repo", "app"]));
     assert_eq!(machine.run(&["session", "exec", &second, "--", "cat", "README"]).out, "main\n");
     assert_eq!(machine.json(&["repos", "ls"]).as_array().unwrap().len(), 1, "the repository is added once");

@@ -240,6 +240,16 @@ fn integrations_are_connected_disabled_and_removed() {
     assert_eq!(machine.feed(&["secrets", "set", "LINEAR_TOKEN", "-"], "lin_api_canary").code, 0);
     let added = laptop.json(&add);
     assert_eq!((&added["provider"], &added["status"]), (&"linear".into(), &"active".into()));
+    let ignored = laptop.run(&["integrations", "ls", "--org", "Acme"]);
+    assert!(ignored.code == 0 && ignored.err.contains("--org Acme has no effect"), "{}", ignored.err);
+    assert_eq!(machine.run(&["orgs", "create", "--name", "Acme"]).code, 0);
+    let acme = ["integrations", "ls", "--org", "Acme"];
+    let ownerless = machine.run(&acme);
+    let remedy = "users create --org Acme --role owner";
+    assert!(ownerless.code == 1 && ownerless.err.contains(remedy), "{}", ownerless.err);
+    let owner = ["users", "create", "--org", "Acme", "--role", "owner", "--email", "eve@example.com"];
+    assert_eq!(machine.run(&owner).code, 0);
+    assert_eq!(machine.json(&acme), Value::Array(Vec::new()), "it has none of the other organization");
     assert_eq!(laptop.run(&["integrations", "add", "jira", "--secret", "LINEAR_TOKEN"]).code, 2);
     let listed = laptop.run(&["integrations", "ls"]).out;
     assert!(listed.contains("Our Linear") && !listed.contains("canary"), "{listed}");
