@@ -3,7 +3,7 @@
 use gateway::identity::{Credential, CredentialKind, Issuer, USER_TOKEN_LIFETIME};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
-use store::{NewSandboxToken, Store};
+use store::{NewSandboxToken, Store, StoreError};
 
 use crate::args::TokenCommand;
 use crate::context::Context;
@@ -43,7 +43,13 @@ async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, 
             let session = context.session(&store, &session).await?;
             let token = Credential::new(CredentialKind::Sandbox, &context.rng);
             let new = NewSandboxToken { token_hash: token.hash, session_id: session };
-            store.create_sandbox_token(new).await?;
+            store.create_sandbox_token(new).await.map_err(|error| match error {
+                StoreError::Missing(_) => Failure::failed(format!(
+                    "there is no live session {session}, so it has no sandbox: `proliferate session ls` shows all of them, \
+                     and a prompt starts one"
+                )),
+                error => error.into(),
+            })?;
             Ok(token.text)
         }
     }

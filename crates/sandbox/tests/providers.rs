@@ -70,9 +70,13 @@ async fn stopping_a_process_kills_its_detached_children() {
         let home = folder.path().join("data/family");
         let mut pids = Vec::new();
         for name in ["group.pid", "orphan.pid"] {
-            while !std::fs::read_to_string(home.join(name)).is_ok_and(|text| !text.is_empty()) {
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
+            let written = async {
+                while !std::fs::read_to_string(home.join(name)).is_ok_and(|text| !text.is_empty()) {
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+            };
+            let deadline = std::time::Duration::from_mins(1);
+            assert!(tokio::time::timeout(deadline, written).await.is_ok(), "waited in vain for {name}");
             pids.push(std::fs::read_to_string(home.join(name)).unwrap());
             std::fs::remove_file(home.join(name)).unwrap();
         }

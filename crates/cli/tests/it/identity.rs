@@ -93,7 +93,7 @@ fn service_and_sandbox_tokens() {
     assert_eq!(server.get("/v1/me", bound.trim()).1["orgId"], org.as_str());
     let nobody = machine.run(&["token", "sandbox", "--session", "00000000-0000-4000-8000-000000000001"]);
     assert_eq!((nobody.code, nobody.out.as_str()), (1, ""));
-    assert!(nobody.err.contains("does not exist"), "{}", nobody.err);
+    assert!(nobody.err.contains("no live session"), "{}", nobody.err);
 }
 
 #[test]

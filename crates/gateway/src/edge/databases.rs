@@ -18,6 +18,7 @@ use store::{ActionModes, Change, DatabaseChange, DatabaseSource, GateWrite};
 use super::administer::{admin_event, administer};
 use super::auth::User;
 use super::params::Path;
+use super::secrets::require_credential;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::databases::{Databases, Definition, QueryError};
@@ -156,6 +157,9 @@ async fn check_connection(
     database: &DatabaseSource,
     details: &str,
 ) -> Result<(), ApiError> {
+    if let DatabaseTarget::Postgres { secret_key: Some(key), .. } = parse_definition(database)?.target {
+        require_credential(app, admin.org, "target.secretKey", &key).await?;
+    }
     record_check(app, admin, details).await?;
     let checked = app.databases.check(database).await;
     checked.map_err(|error| {

@@ -286,7 +286,11 @@ async fn what_could_write_or_lead_astray_is_not_stored() {
             ),
             (with("/target/host", json!("a b")), "not the name"),
             (with("/target/secretKey", json!("a b")), "secretKey"),
-            (with("/target/secretKey", json!("NOT_SET")), "NOT_SET is not set"),
+            (
+                with("/target/secretKey", json!("NOT_SET")),
+                "target.secretKey: the organization has no platform secret",
+            ),
+            (with("/target/secretKey", json!("NOT_SET")), "`proliferate secrets set NOT_SET -`"),
             (with("/target", json!({"engine": "sqlite", "file": "../shop.db"})), "relative path"),
             (with("/target", json!({"engine": "sqlite", "file": "/etc/passwd"})), "relative path"),
             (with("/target", json!({"engine": "sqlite", "file": "other.db"})), "does not exist"),

@@ -128,7 +128,7 @@ async fn tables_are_analyzed_when_they_have_grown() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), looked).await.expect("nobody looked");
+    tokio::time::timeout(std::time::Duration::from_mins(1), looked).await.expect("nobody looked");
 }
 
 /// On PostgreSQL they share statements, and there are more than fit into one.
