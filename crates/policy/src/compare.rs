@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::{Check, Outcome, Verdict, decide, rule_id};
 use crate::lanes::{Lane, TableWrite};
-use crate::modes::{ModeDecision, ModeKey, ModeSource, Risk};
+use crate::modes::{DEFINITION_DRIFT, ModeDecision, ModeKey, ModeSource, Risk, apply_drift};
 use crate::policy::Policy;
 use crate::request::{Action, Request, RunState};
 use crate::tools::HttpTool;
@@ -101,10 +101,9 @@ pub fn replay(
             let known = tool(tool_name, operation, registered.then_some(*risk));
             *registered = known.is_some();
             *risk = known.as_ref().map_or(Risk::Danger, |known| known.risk);
-            // Keep a mode that somebody set. Recompute an inferred mode from the candidate's risk.
-            let set = request.mode.take().filter(|mode| mode.source != ModeSource::InferredDefault);
+            let recorded = request.mode.take();
             let governed = known.as_ref().is_some_and(|known| known.mode_key.is_some());
-            request.mode = governed.then(|| set.unwrap_or_else(|| ModeDecision::inferred(*risk)));
+            request.mode = governed.then(|| mode_of_past_call(recorded, *risk));
             *writes = known.and_then(|known| known.writes);
         }
         let now = decide(candidate, &request);
@@ -113,6 +112,19 @@ pub fn replay(
         }
     }
     done
+}
+
+/// Keeps a mode that somebody set. Recomputes an inferred mode from the candidate's risk, tightened as it was then: no
+/// policy reviews a definition.
+fn mode_of_past_call(recorded: Option<ModeDecision>, risk: Risk) -> ModeDecision {
+    let inferred = ModeDecision::inferred(risk);
+    match recorded {
+        Some(recorded) if recorded.source != ModeSource::InferredDefault => recorded,
+        Some(recorded) if recorded.reason.as_deref() == Some(DEFINITION_DRIFT) => {
+            apply_drift(inferred, None, "unreviewed")
+        }
+        _ => inferred,
+    }
 }
 
 /// The differences between two policies, loosening ones first.

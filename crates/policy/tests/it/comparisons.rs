@@ -1,11 +1,12 @@
 //! `diff` and `replay`: what another version of the policy would change.
 
 use policy::{
-    Action, Change, Effect, Files, Outcome, PastDecision, Policy, Replay, Request, Risk, RunState,
-    TableWrite, ToolFacts, Verdict, Versions, WriteMode, decide, diff, replay,
+    Action, ActorClass, Change, Claim, Effect, Files, ModeDecision, Outcome, PastDecision, Policy, Replay,
+    Request, Risk, RunState, TableWrite, ToolFacts, Verdict, Versions, WriteMode, apply_drift, decide, diff,
+    replay,
 };
 
-use crate::common::{LANES, ROLES, load, override_request, policy, request, versions};
+use crate::common::{LANES, ROLES, load, override_request, policy, request, tool as common_tool, versions};
 
 fn changes(edits: &[(&str, &str)]) -> Vec<(Effect, String)> {
     let edit = |text: &str| edits.iter().fold(text.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
@@ -165,6 +166,25 @@ fn replay_uses_the_tools_of_the_candidate() {
     };
     let both = [recorded("a", request()), recorded("b", absent)];
     assert_eq!(replay(&policy(), as_recorded, both), Replay::default());
+}
+
+#[test]
+fn a_definition_that_nobody_had_reviewed_stays_unreviewed_in_a_replay() {
+    let agent = Claim { actor_type: ActorClass::Agent, actor_id: "agent-1".to_owned() };
+    let tool = |_: &str, _: &str, risk: Option<Risk>| {
+        let mode_key = Some("connector:1:read".parse().unwrap());
+        risk.map(|risk| ToolFacts { risk, writes: None, mode_key })
+    };
+    let action = common_tool("transcription", "transcription.run", Risk::Read);
+    let unreviewed = apply_drift(ModeDecision::inferred(Risk::Read), None, "h1");
+    for (mode, outcome) in [(ModeDecision::inferred(Risk::Read), Outcome::Allow), (unreviewed, Outcome::Ask)]
+    {
+        let (role, action) = ("AGENT".to_owned(), action.clone());
+        let call = Request { actor: agent.clone(), role, action, mode: Some(mode), ..request() };
+        let past = recorded("a", call);
+        assert_eq!(past.outcome, outcome);
+        assert_eq!(replay(&policy(), tool, [past]), Replay::default());
+    }
 }
 
 /// A candidate always has other versions than those demanded, so past denials by version pins say nothing
