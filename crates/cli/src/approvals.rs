@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use client::Client;
-use proto::http::{ApproveInvocation, InboxEntry, InboxItem, Invocation, SetActionMode};
+use proto::http::{ApproveInvocation, DenyInvocation, InboxEntry, InboxItem, Invocation, SetActionMode};
 use proto::socket::OpenApproval;
-use proto::{InvocationId, InvocationStatus, JsonObject};
+use proto::{InvocationId, InvocationStatus, JsonObject, ModeSource};
 use serde_json::{Value, json};
 
 use crate::args::{ApprovalsArgs, ApprovalsCommand};
@@ -19,6 +19,8 @@ use crate::inbox;
 use crate::json_file::read_json;
 use crate::output::{json_line, line};
 
+/// The reason of a mode that asks because nobody has reviewed the definition of the action as it is now.
+const DEFINITION_DRIFT: &str = "definition_drift";
 /// How often `watch` asks for new requests.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The length of the parameters in a list.
@@ -41,9 +43,12 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
             let params = params.as_deref().map(edited_params).transpose()?;
             approve(context, &client, (&found, always), ApproveInvocation { params, request_hash }).await?;
         }
-        ApprovalsCommand::Deny { invocation } => {
+        ApprovalsCommand::Deny { invocation, reason } => {
             let id = find(&client, &invocation).await?;
-            let denied = client.deny_invocation(id).await.map_err(|error| explain_lost_answer(error, id))?;
+            let denied = client
+                .deny_invocation(id, &DenyInvocation { reason })
+                .await
+                .map_err(|error| explain_lost_answer(error, id))?;
             context.out.result(&json!(denied), &format!("denied {}", name(&denied)));
         }
         ApprovalsCommand::Watch => watch(context, &client).await?,
@@ -77,8 +82,26 @@ async fn approve(
     let revocation = format!(
         "the mode of {key} is allow from here on: `proliferate actions modes unset {key}` revokes it"
     );
-    context.out.result(&json!(approved), &format!("{text}\n{}", one_line(&revocation)));
+    let still_asked = still_asked(&approved).map(|why| format!("\n{}", one_line(&why))).unwrap_or_default();
+    context.out.result(&json!(approved), &format!("{text}\n{}{still_asked}", one_line(&revocation)));
     Ok(())
+}
+
+/// Why people are asked about an action again although the organization allows it now.
+fn still_asked(approved: &Invocation) -> Option<String> {
+    if approved.mode_source == ModeSource::AutomationOverride {
+        return Some(
+            "the session's automation has a mode of its own for this action, which still asks".to_owned(),
+        );
+    }
+    let unreviewed = approved.mode_reason.as_deref() == Some(DEFINITION_DRIFT);
+    let connector = approved.integration.strip_prefix("connector:").unwrap_or_default();
+    unreviewed.then(|| {
+        format!(
+            "people are asked until somebody has reviewed the definition of this action: `proliferate connectors \
+             review {connector}`"
+        )
+    })
 }
 
 fn edited_params(file: &Path) -> Result<JsonObject, Failure> {
@@ -210,6 +233,17 @@ fn row(context: &Context, entry: &InboxEntry, approval: &OpenApproval) -> Vec<St
     ]
 }
 
+/// Why a person is asked about an action whose mode would not ask.
+fn why_asked(approval: &OpenApproval) -> Option<String> {
+    Some(match approval.mode_reason.as_deref()? {
+        DEFINITION_DRIFT => format!(
+            "nobody has reviewed the definition of this action as it is now: `proliferate connectors show {}` shows it",
+            one_line(approval.integration.trim_start_matches("connector:"))
+        ),
+        reason => format!("asked because of {}", one_line(reason)),
+    })
+}
+
 /// Prints each request once, as it appears.
 async fn watch(context: &Context, client: &Client) -> Result<(), Failure> {
     let mut printed = BTreeSet::new();
@@ -238,5 +272,30 @@ fn shown(entry: &InboxEntry, approval: &OpenApproval) -> String {
         None if approval.two_person => "\n  two people must approve it".to_owned(),
         None => String::new(),
     };
-    format!("{id}{session}\n  {action} [{risk}]\n  {params}{two}")
+    let why = why_asked(approval).map(|why| format!("\n  {why}")).unwrap_or_default();
+    format!("{id}{session}\n  {action} [{risk}]\n  {params}{why}{two}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_allows_an_action_for_good_is_told_why_it_is_asked_about_again() {
+        let id = "00000000-0000-0000-0000-000000000001";
+        let approved = |mode_source: &str, mode_reason: Option<&str>| -> Invocation {
+            let invocation = json!({"id": id, "sessionId": null, "organizationId": id, "integrationId": null,
+                "integration": format!("connector:{id}"), "action": "search", "riskLevel": "read", "mode": "require_approval",
+                "modeSource": mode_source, "modeReason": mode_reason, "params": {}, "edited": false, "requestHash": null,
+                "status": "completed", "result": null, "error": null, "deniedReason": null, "durationMs": 1,
+                "twoPerson": false, "firstApprovedBy": null, "firstApprovedAt": null, "approvedBy": id,
+                "approvedAt": null, "completedAt": null, "expiresAt": null, "createdAt": "2026-02-20T10:00:00.000Z"});
+            serde_json::from_value(invocation).unwrap()
+        };
+        assert_eq!(still_asked(&approved("org_default", None)), None);
+        let automation = still_asked(&approved("automation_override", None)).unwrap();
+        assert!(automation.contains("the session's automation has a mode of its own"), "{automation}");
+        let unreviewed = still_asked(&approved("inferred_default", Some(DEFINITION_DRIFT))).unwrap();
+        assert!(unreviewed.ends_with(&format!("`proliferate connectors review {id}`")), "{unreviewed}");
+    }
 }

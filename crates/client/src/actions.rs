@@ -1,8 +1,8 @@
 //! The actions of a session, and the approval of invocations.
 
 use proto::http::{
-    ActionCatalog, ActionGuide, ActionModeList, ApproveInvocation, Invocation, InvocationList,
-    InvocationReply, InvokeAction, SetActionMode,
+    ActionCatalog, ActionGuide, ActionModeList, ApproveInvocation, DenyInvocation, Invocation,
+    InvocationList, InvocationReply, InvokeAction, SetActionMode,
 };
 use proto::{InvocationId, SessionId};
 use reqwest::Method;
@@ -64,10 +64,14 @@ impl Client {
         Ok(reply.invocation)
     }
 
-    /// Denies a waiting invocation.
-    pub async fn deny_invocation(&self, id: InvocationId) -> Result<Invocation, Error> {
+    /// Denies a waiting invocation. Its agent is told the reason.
+    pub async fn deny_invocation(
+        &self,
+        id: InvocationId,
+        denial: &DenyInvocation,
+    ) -> Result<Invocation, Error> {
         let path = ["v1", "invocations", &id.to_string(), "deny"];
-        let reply: InvocationReply = read(self.post(&path, None)).await?;
+        let reply: InvocationReply = read(self.post(&path, None).json(denial)).await?;
         Ok(reply.invocation)
     }
 

@@ -17,10 +17,11 @@ use crate::Gate;
 use crate::approver::ApprovalTurn;
 use crate::audit_writer::acting;
 use crate::bound_request::check_seen;
+use crate::denial::{DENIED_BY_PERSON, Denial, denial_text};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
 use crate::pipeline::{Execute, execute};
 use crate::result::{CallResult, Refusal};
-use crate::tool::{Tool, Work};
+use crate::tool::{Tool, ToolScope, Work};
 
 /// How many requests of one session may wait.
 pub const MAX_WAITING: u64 = 10;
@@ -186,13 +187,20 @@ impl Gate {
         }
     }
 
-    /// Denies a request, which is then never executed.
-    pub async fn deny(&self, org: OrgId, id: InvocationId, by: UserId) -> Result<(), ApprovalError> {
+    /// Denies a request, which is then never executed. Known secrets are removed from the reason.
+    pub async fn deny(&self, org: OrgId, id: InvocationId, denial: &Denial) -> Result<(), ApprovalError> {
         let WaitingCall { run, .. } = self.waiting_call(org, id).await?;
+        let Denial { by, reason } = denial;
+        let by = *by;
+        let redactor = self.secrets.redactor(ToolScope { org, session: run.session_id }).await;
+        let redactor = redactor.map_err(Undecidable::from)?;
+        let reason = reason.as_ref().map(|reason| redactor.text(reason.as_str()));
         let at = self.clock.now();
+        let text = denial_text(reason.as_deref());
         let Unexecuted { ended, mut decision, call } =
-            self.unexecuted(&run, RunStatus::Denied, "denied by a person", at)?;
+            self.unexecuted(&run, RunStatus::Denied, (DENIED_BY_PERSON, &text), at)?;
         decided_by(&mut decision, by);
+        decision.event.notes = reason.map(|reason| Text::cut(&format!("reason: {reason}")));
         let events = vec![decision, call];
         let verdict = RunVerdict::Deny(Box::new(ended));
         let decision =
@@ -215,7 +223,7 @@ impl Gate {
         let Invocation { org_id: org, run_id, .. } = waiting;
         let Some(run) = self.store.run(*org, run_id).await? else { return Ok(()) };
         let at = self.clock.now();
-        let Ok(unexecuted) = self.unexecuted(&run, RunStatus::Cancelled, "expired", at) else {
+        let Ok(unexecuted) = self.unexecuted(&run, RunStatus::Cancelled, ("expired", "expired"), at) else {
             return Ok(());
         };
         let Unexecuted { ended, decision: decided, call } = unexecuted;
@@ -302,16 +310,17 @@ impl Gate {
         })
     }
 
+    /// `outcome` is recorded with the decision and the run, and `text` is for the caller.
     fn unexecuted(
         &self,
         run: &Run,
         status: RunStatus,
-        outcome: &str,
+        (outcome, text): (&str, &str),
         at: DateTime<Utc>,
     ) -> Result<Unexecuted, ApprovalError> {
         let call = JudgedCall::of_run(run, None).ok_or(ApprovalError::NotFound)?;
         let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
-        let refusal = Refusal::new(ToolErrorCode::PolicyDenied, outcome);
+        let refusal = Refusal::new(ToolErrorCode::PolicyDenied, text);
         let verdict = policy::Verdict {
             outcome: policy::Outcome::Deny,
             rule_id: "approval".to_owned(),

@@ -17,6 +17,7 @@ mod audit_writer;
 mod bound_request;
 mod callers;
 mod checkpoints;
+mod denial;
 mod existing_run;
 mod governance;
 mod judgement;
@@ -71,6 +72,7 @@ pub use callers::{SYSTEM, system_caller};
 pub use checkpoints::{
     CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
 };
+pub use denial::{Denial, DenialReason, InvalidDenialReason, denial_reason};
 pub use governance::{Governance, GovernanceError, Grant, NewMode, first_start_event};
 pub use judgement::mode_of;
 pub use lock::follow_lock;

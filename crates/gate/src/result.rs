@@ -10,7 +10,7 @@ use crate::request::{CallRequest, EntryPoint};
 use crate::tool::{Failure, Output};
 
 /// The maximum message length that the contract allows.
-const MAX_MESSAGE: usize = 2000;
+pub(crate) const MAX_MESSAGE: usize = 2000;
 
 /// The result that an entry point renders for its caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

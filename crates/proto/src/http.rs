@@ -28,8 +28,9 @@ mod workspace;
 
 pub use actions::{
     ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, ApproveInvocation,
-    AutomationModes, Invocation, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
-    InvokeAction, InvokeReply, ModeReply, SetActionMode, SetAutomationMode, UnavailableSource,
+    AutomationModes, DenyInvocation, Invocation, InvocationDenied, InvocationList, InvocationPending,
+    InvocationReply, InvokeAction, InvokeReply, ModeReply, SetActionMode, SetAutomationMode,
+    UnavailableSource,
 };
 pub use automation::{
     AssignRun, AutomationEntry, AutomationList, AutomationRunDetail, AutomationRunEntry, AutomationRunList,

@@ -48,7 +48,7 @@ pub use integration::{IntegrationProvider, IntegrationStatus};
 pub use model::{MODELS, Model, ModelId, ModelProvider, ReasoningEffort, UnknownModel};
 pub use notification::{NotificationKind, NotificationState};
 pub use role::Role;
-pub use run::{RunKind, RunStatus};
+pub use run::{RunKind, RunStatus, WorkflowState};
 pub use session::{
     AgentMode, AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode,
     Session, SessionMetrics, SessionStatus, SessionType, TitleSource, TitleStatus,

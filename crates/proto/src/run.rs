@@ -27,6 +27,14 @@ string_enums! {
         Cancelled = "cancelled",
         Denied = "denied",
     }
+
+    /// What a run waits for that was created and has not started.
+    WorkflowState as "workflow state" {
+        /// A person must approve or deny it.
+        WaitingForApproval = "waiting_for_approval",
+        /// A person has approved it, and it starts when its caller repeats it.
+        Approved = "approved",
+    }
 }
 
 impl RunStatus {

@@ -15,6 +15,7 @@ use proto::{
     DisplayStatus, InvalidId, InvocationStatus, ModeSource, OrgId, Origin, Outcome, PauseReason, PromptState,
     RepoSource, Resolution, Risk, Role, RunEventKind, SandboxMode, SessionId, SessionStatus, SessionType,
     TitleSource, TitleStatus, TriggerEventStatus, TriggerKind, UnknownWord, WaitingFor, WebhookScheme,
+    WorkflowState,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -85,6 +86,7 @@ fn each_enum_has_exactly_its_values() {
     check(Risk::ALL, "read write danger");
     check(ActionMode::ALL, "allow require_approval deny");
     check(ModeSource::ALL, "automation_override org_default inferred_default");
+    check(WorkflowState::ALL, "waiting_for_approval approved");
     check(InvocationStatus::ALL, "pending approved executing completed failed denied expired unknown");
     check(TokenSource::ALL, "user cli service sandbox");
     check(RunState::ALL, "running terminated");

@@ -170,6 +170,7 @@ from_row!(Approval, row => Approval(InboxEntry {
             integration: row.try_get("integration")?,
             action: row.try_get("action")?,
             risk_level: word(row.try_get("risk")?)?,
+            mode_reason: row.try_get("mode_reason")?,
             params: row.try_get::<Json<_>, _>("params")?.0,
             expires_at: row.try_get("expires_at")?,
             two_person: row.try_get("two_person")?,
@@ -206,7 +207,7 @@ from_row!(Run, row => Run(InboxEntry {
 }));
 
 const APPROVALS_SQL: &str = concat!(
-    "SELECT i.id, i.integration, i.action, i.risk, i.params, i.key_id, i.two_person, i.first_approved_by,
+    "SELECT i.id, i.integration, i.action, i.risk, i.mode_reason, i.params, i.key_id, i.two_person, i.first_approved_by,
     i.expires_at, i.created_at, COALESCE(i.edited_hash, r.request_hash) AS request_hash,
     COALESCE(s.created_by, k.user_id) AS requester, ",
     session_columns!(),

@@ -38,6 +38,9 @@ pub(crate) enum ApprovalsCommand {
     Deny {
         /// The complete id of the invocation
         invocation: String,
+        /// Why; the agent is told, and the ledger records it
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
     },
     /// Print the actions that wait for approval, with their parameters, and then every new one, until you press Ctrl-C
     Watch,

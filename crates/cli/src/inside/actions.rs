@@ -173,10 +173,8 @@ const fn is_open(status: InvocationStatus) -> bool {
 
 /// Why an invocation has no result.
 fn reason(found: &Invocation) -> String {
-    let by_person = found.approved_by.is_some();
-    match (found.status, found.error.as_deref().or(found.denied_reason.as_deref())) {
-        (InvocationStatus::Denied, None | Some("denied")) if by_person => "a person denied it".to_owned(),
-        (_, Some(text)) => text.to_owned(),
+    match (found.status, found.error.clone().or_else(|| found.denial_text())) {
+        (_, Some(text)) => text,
         (InvocationStatus::Expired, None) => "nobody approved it in time".to_owned(),
         (InvocationStatus::Unknown, None) => {
             "the gateway stopped meanwhile; it may have taken effect".to_owned()

@@ -202,9 +202,10 @@ impl<W: Write> Screen<W> {
     fn action(&mut self, message: &ServerMessage) {
         match message {
             ServerMessage::ActionApprovalRequest(waiting) => {
-                let OpenApproval { integration, action, risk_level, params, .. } = waiting;
+                let OpenApproval { integration, action, risk_level, mode_reason, params, .. } = waiting;
                 let params = shortened(&clean(&params.to_string()), MAX_ARGUMENTS_CHARS);
-                let what = clean(&format!("{integration} {action}"));
+                let why = mode_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                let what = clean(&format!("{integration} {action}{why}"));
                 self.line(&format!("{YELLOW}approval wanted ({risk_level}): {what}{YELLOW:#} {params}"));
             }
             ServerMessage::ActionApprovalResult { status, .. } => self.dim(&format!("· approval: {status}")),

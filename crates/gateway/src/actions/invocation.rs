@@ -3,13 +3,13 @@
 
 use chrono::{DateTime, Utc};
 use gate::{
-    ActionRequest, Approval, ApprovalError, CallOutcome, CallRequest, CallResult, Output, RunRequest,
+    ActionRequest, Approval, ApprovalError, CallOutcome, CallRequest, CallResult, Denial, Output, RunRequest,
     SourceError, Tool, ToolScope,
 };
 use policy::Risk;
 use proto::http::{Invocation as WireInvocation, InvokeAction};
 use proto::socket::{ActionOutcome, ServerMessage};
-use proto::{ActionMode, InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode, UserId};
+use proto::{ActionMode, InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode};
 use serde_json::Value;
 use shares::{OverShare, Party};
 use std::sync::Arc;
@@ -166,23 +166,24 @@ impl Actions {
         self: &Arc<Self>,
         org: OrgId,
         id: InvocationId,
-        by: UserId,
+        denial: Denial,
     ) -> Result<Option<Invocation>, ApprovalError> {
         let actions = self.clone();
-        to_the_end(async move { actions.deny_and_tell(org, id, by).await }).await
+        to_the_end(async move { actions.deny_and_tell(org, id, &denial).await }).await
     }
 
     async fn deny_and_tell(
         &self,
         org: OrgId,
         id: InvocationId,
-        by: UserId,
+        denial: &Denial,
     ) -> Result<Option<Invocation>, ApprovalError> {
-        self.gate.deny(org, id, by).await?;
+        self.gate.deny(org, id, denial).await?;
         let invocation = self.store.invocation(org, id).await?;
         if let Some(denied) = &invocation {
             let status = InvocationStatus::Denied;
-            let message = ServerMessage::ActionApprovalResult { invocation_id: id, status, approved_by: by };
+            let message =
+                ServerMessage::ActionApprovalResult { invocation_id: id, status, approved_by: denial.by };
             self.broadcast(denied, message);
         }
         Ok(invocation)
@@ -287,7 +288,7 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
         status,
         result: result_of(invocation),
         error: text.filter(|_| failed),
-        denied_reason: denied.then(|| denied_reason(invocation).to_owned()),
+        denied_reason: denied.then(|| denied_reason(invocation, answer.as_ref())),
         duration_ms: duration.and_then(|duration| u64::try_from(duration).ok()),
         two_person: invocation.two_person,
         first_approved_by: invocation.first_approved_by,
@@ -302,9 +303,13 @@ pub(crate) fn shown_invocation(invocation: &Invocation, now: DateTime<Utc>) -> W
 
 /// Why an invocation was denied: by a person, by a mode that is wrong, or else by policy. A reason of a mode that does not
 /// deny, such as a changed definition, explains why a person was asked.
-fn denied_reason(invocation: &Invocation) -> &str {
-    let of_mode = invocation.mode_reason.as_deref().filter(|_| invocation.mode == ActionMode::Deny);
-    if invocation.decided_by.is_some() { "denied" } else { of_mode.unwrap_or("policy") }
+fn denied_reason(invocation: &Invocation, answer: Option<&CallResult>) -> String {
+    if invocation.decided_by.is_none() {
+        let of_mode = invocation.mode_reason.as_deref().filter(|_| invocation.mode == ActionMode::Deny);
+        return of_mode.unwrap_or("policy").to_owned();
+    }
+    let said = answer.and_then(|answer| gate::denial_reason(answer.text()));
+    said.map_or_else(|| "denied".to_owned(), |reason| format!("denied: {}", gate::shown_text(reason)))
 }
 
 fn answer_of(invocation: &Invocation) -> Option<CallResult> {

@@ -10,7 +10,7 @@ use proto::http::{
     ArtifactQuery, AuditEvents, AuditQuery, ErrorBody, FinishRun, PolicyVersionsBody, RunList, RunQuery,
     RunRecord, StartRun,
 };
-use proto::{OrgId, Role, RunKind, SessionId};
+use proto::{InvocationStatus, OrgId, Role, RunKind, RunStatus, SessionId, WorkflowState};
 use serde_json::{Value, json};
 use store::{Artifact, EventFilter, ListedEvent, Run, RunFilter};
 
@@ -165,7 +165,7 @@ pub(super) async fn start_run(
         prompted_by: None,
     };
     let run = app.gate.start_run(new).await.map_err(run_error)?;
-    Ok((StatusCode::CREATED, Json(run_record(run))))
+    Ok((StatusCode::CREATED, Json(run_record(&app, run).await?)))
 }
 
 /// The act that a caller must be allowed to do in order to start a run of this kind.
@@ -205,7 +205,7 @@ pub(super) async fn finish_run(
         ));
     }
     app.gate.finish_run(&found, &identity.actor, request.status, &outcome).await.map_err(run_error)?;
-    Ok(Json(run_record(visible_run(&app, &identity, org, &id).await?)))
+    Ok(Json(run_record(&app, visible_run(&app, &identity, org, &id).await?).await?))
 }
 
 #[utoipa::path(get, path = "/v1/runs/{runId}", tag = "contract", params(("runId" = String, Path), ArtifactQuery),
@@ -217,7 +217,7 @@ pub(super) async fn run(
     Query(query): Query<ArtifactQuery>,
 ) -> Result<Json<RunRecord>, ApiError> {
     let (identity, org) = identity_and_organization(&app, &caller, query.organization_id.as_deref()).await?;
-    Ok(Json(run_record(visible_run(&app, &identity, org, &id).await?)))
+    Ok(Json(run_record(&app, visible_run(&app, &identity, org, &id).await?).await?))
 }
 
 /// Finds a run of the organization. A sandbox sees only the runs of its own session.
@@ -255,7 +255,11 @@ pub(super) async fn runs(
     found.truncate(limit as usize);
     let next = found.last().filter(|_| more);
     let next = next.map(|run| format!("{}_{}", run.created_at.timestamp_micros(), run.run_id));
-    Ok(Json(RunList { runs: found.into_iter().map(run_record).collect(), next }))
+    let mut runs = Vec::with_capacity(found.len());
+    for run in found {
+        runs.push(run_record(&app, run).await?);
+    }
+    Ok(Json(RunList { runs, next }))
 }
 
 fn cursor(text: &str) -> Option<(DateTime<Utc>, String)> {
@@ -387,13 +391,27 @@ fn run_error(refusal: RunRefusal) -> ApiError {
     }
 }
 
-fn run_record(run: Run) -> RunRecord {
+/// What a run waits for. Few runs have not started, because few requests of each session may wait.
+async fn workflow_state(app: &AppState, run: &Run) -> Result<Option<WorkflowState>, ApiError> {
+    if run.status != RunStatus::Created {
+        return Ok(None);
+    }
+    let found = app.store.invocation_of_run(run.org_id, &run.run_id).await?;
+    Ok(found.and_then(|found| match found.status(app.clock.now()) {
+        InvocationStatus::Pending => Some(WorkflowState::WaitingForApproval),
+        InvocationStatus::Approved => Some(WorkflowState::Approved),
+        _ => None,
+    }))
+}
+
+async fn run_record(app: &AppState, run: Run) -> Result<RunRecord, ApiError> {
+    let workflow_state = workflow_state(app, &run).await?;
     let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let duration = run.completed_at.zip(run.started_at).map(|(end, start)| (end - start).num_milliseconds());
     let mut actor = run.actor;
     actor["role_id"] = json!(run.role_id);
     actor["lane_id"] = json!(run.lane_id);
-    RunRecord {
+    Ok(RunRecord {
         run_id: run.run_id,
         run_kind: run.kind,
         contract_version: "v1".to_owned(),
@@ -406,6 +424,7 @@ fn run_record(run: Run) -> RunRecord {
         case_id: run.case_id,
         client_session_id: run.session_id.map(|id| id.to_string()),
         correlation_id: run.correlation_id,
+        workflow_state,
         actor,
         tool_versions: json!({"tool": run.tool, "operation": run.operation}),
         started_at_utc: run.started_at.map(time),
@@ -417,5 +436,5 @@ fn run_record(run: Run) -> RunRecord {
         outputs: run.outputs,
         retry_count: run.retry_count,
         retry_reason: run.retry_reason,
-    }
+    })
 }

@@ -4,10 +4,10 @@ use axum::Json;
 use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use gate::{Approval, ApprovalError, Attempt, CallOutcome, CallResult, CallShare};
+use gate::{Approval, ApprovalError, Attempt, CallOutcome, CallResult, CallShare, Denial};
 use proto::http::{
-    ApproveInvocation, ErrorBody, InvocationDenied, InvocationList, InvocationPending, InvocationReply,
-    InvokeAction, InvokeReply, OrgQuery,
+    ApproveInvocation, DenyInvocation, ErrorBody, InvocationDenied, InvocationList, InvocationPending,
+    InvocationReply, InvokeAction, InvokeReply, OrgQuery,
 };
 use proto::{ErrorCode, InvocationId, InvocationStatus, OrgId, SessionId, UserId};
 use store::{Invocation, UserCredential};
@@ -183,21 +183,24 @@ pub(super) async fn approve(
     recorded(&app, &attempt, approved.await).await
 }
 
-/// Denies an invocation, which is then never executed.
+/// Denies an invocation, which is then never executed. The agent is told the reason, if the body has one.
 #[utoipa::path(post, path = "/proliferate/{id}/actions/invocations/{invocationId}/deny", tag = "actions",
-    params(("id" = SessionId, Path), ("invocationId" = InvocationId, Path)),
-    responses((status = 200, body = InvocationReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    params(("id" = SessionId, Path), ("invocationId" = InvocationId, Path)), request_body = Option<DenyInvocation>,
+    responses((status = 200, body = InvocationReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 410, body = ErrorBody)))]
 pub(super) async fn deny(
     app: AppState,
     Attempted { caller, access }: Attempted<SessionAccess>,
     path: Result<Path<(String, String)>, ApiError>,
+    request: Request,
 ) -> Result<Response, ApiError> {
     let id = path.map(|Path((_, id))| id);
     let attempt = attempt_to_decide("deny", &caller, &id);
     let denied = async {
-        let found = of_session(&app, &access?, &id?).await?;
-        deny_found(&app, &caller, &found).await
+        let access = access?;
+        let OptionalBody(denial) = OptionalBody::from_request(request, &app).await?;
+        let found = of_session(&app, &access, &id?).await?;
+        deny_found(&app, &caller, &found, denial).await
     };
     recorded(&app, &attempt, denied.await).await
 }
@@ -244,21 +247,24 @@ pub(super) async fn approve_any(
     recorded(&app, &attempt, approved.await).await
 }
 
-/// Denies an invocation of the organization.
+/// Denies an invocation of the organization. The agent is told the reason, if the body has one.
 #[utoipa::path(post, path = "/v1/invocations/{invocationId}/deny", tag = "actions",
-    params(("invocationId" = InvocationId, Path)),
-    responses((status = 200, body = InvocationReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    params(("invocationId" = InvocationId, Path)), request_body = Option<DenyInvocation>,
+    responses((status = 200, body = InvocationReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 410, body = ErrorBody)))]
 pub(super) async fn deny_any(
     app: AppState,
     Attempted { caller, access }: Attempted<User>,
     path: Result<Path<String>, ApiError>,
+    request: Request,
 ) -> Result<Response, ApiError> {
     let id = path.map(|Path(id)| id);
     let attempt = attempt_to_decide("deny", &caller, &id);
     let denied = async {
-        let found = of_org(&app, access?.org, &id?).await?;
-        deny_found(&app, &caller, &found).await
+        let user = access?;
+        let OptionalBody(denial) = OptionalBody::from_request(request, &app).await?;
+        let found = of_org(&app, user.org, &id?).await?;
+        deny_found(&app, &caller, &found, denial).await
     };
     recorded(&app, &attempt, denied.await).await
 }
@@ -298,9 +304,17 @@ async fn approve_found(
     Ok(render(app, &result, &invocation))
 }
 
-async fn deny_found(app: &AppState, caller: &Caller, found: &Invocation) -> Result<Response, ApiError> {
-    let by = approver(caller, found.key_id.is_some())?;
-    let denied = app.actions.deny(found.org_id, found.id, by).await;
+async fn deny_found(
+    app: &AppState,
+    caller: &Caller,
+    found: &Invocation,
+    DenyInvocation { reason }: DenyInvocation,
+) -> Result<Response, ApiError> {
+    let reason = reason.as_deref().map(str::parse).transpose();
+    let reason =
+        reason.map_err(|error: gate::InvalidDenialReason| ApiError::bad_request(error.to_string()))?;
+    let denial = Denial { by: approver(caller, found.key_id.is_some())?, reason };
+    let denied = app.actions.deny(found.org_id, found.id, denial).await;
     let denied = denied.map_err(|error| approval_error(error, "deny"))?.ok_or_else(not_found)?;
     let invocation = shown_invocation(&denied, app.clock.now());
     Ok(Json(InvocationReply { invocation }).into_response())

@@ -288,10 +288,6 @@ fn reason(invocation: &Invocation, result: Option<&CallResult>) -> String {
     if let Some(result) = result {
         return gate::shown_text(result.text());
     }
-    match (invocation.error.as_deref(), invocation.denied_reason.as_deref()) {
-        (Some(error), _) => error.to_owned(),
-        (None, Some("denied")) => "a person denied it".to_owned(),
-        (None, Some(reason)) => reason.to_owned(),
-        (None, None) => "no reason is known".to_owned(),
-    }
+    let reason = invocation.error.clone().or_else(|| invocation.denial_text());
+    reason.unwrap_or_else(|| "no reason is known".to_owned())
 }

@@ -12,6 +12,7 @@ pub(crate) fn open_approval(invocation: &Invocation) -> OpenApproval {
         integration: invocation.integration.clone(),
         action: invocation.action.clone(),
         risk_level: invocation.risk,
+        mode_reason: invocation.mode_reason.clone(),
         params: invocation.params.clone(),
         expires_at: invocation.expires_at,
         two_person: invocation.two_person,

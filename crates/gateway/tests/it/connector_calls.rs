@@ -28,6 +28,8 @@ async fn a_changed_definition_makes_an_allowed_call_wait_and_never_opens_a_denie
             let waiting = &body["invocation"];
             assert_eq!((status, &waiting["mode"]), (202, &json!("require_approval")), "{body}");
             assert_eq!(waiting["modeReason"], "definition_drift", "{body}");
+            let inbox = world.ask("GET", "/v1/inbox", &Value::Null).await.json();
+            assert_eq!(inbox["entries"][0]["modeReason"], "definition_drift", "{inbox}");
         }
         let key = format!("connector:{}:echo", path.rsplit('/').next().unwrap());
         let set = async |mode: &str| {

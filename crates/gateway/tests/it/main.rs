@@ -44,6 +44,7 @@ mod roles;
 mod sessions;
 mod snapshots;
 mod tickets;
+mod waiting_runs;
 // Validation and policy.
 mod attacks;
 mod bad_calls;

@@ -167,6 +167,7 @@ pub struct Invocation {
     pub status: InvocationStatus,
     pub result: Value,
     pub error: Option<String>,
+    /// `denied` if a person denied it, with a colon and the reason if one was given; `policy`, or why the mode denies.
     pub denied_reason: Option<String>,
     pub duration_ms: Option<u64>,
     /// Whether two people must approve the invocation.
@@ -199,6 +200,26 @@ pub struct ApproveInvocation {
     /// answer is 409. Required once they were edited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_hash: Option<String>,
+}
+
+/// The denial of an invocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DenyInvocation {
+    /// Why, for the agent and the ledger: at most 500 characters without control characters. Known secrets are removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 500)]
+    pub reason: Option<String>,
+}
+
+impl Invocation {
+    /// Why it was denied, for its caller.
+    pub fn denial_text(&self) -> Option<String> {
+        let reason = self.denied_reason.as_deref()?;
+        Some(match reason.strip_prefix("denied") {
+            Some(why) => format!("a person denied it{why}"),
+            None => reason.to_owned(),
+        })
+    }
 }
 
 /// The action ran. `result` is `null` if it has none, because the command line expects the key.

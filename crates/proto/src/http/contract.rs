@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{JsonObject, RunKind, RunStatus, ToolErrorCode, iso};
+use crate::{JsonObject, RunKind, RunStatus, ToolErrorCode, WorkflowState, iso};
 
 /// One governed call: `POST /v1/tool-calls`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -155,6 +155,8 @@ pub struct RunRecord {
     pub case_id: Option<String>,
     pub client_session_id: Option<String>,
     pub correlation_id: Option<String>,
+    /// What a run waits for that was created and has not started.
+    pub workflow_state: Option<WorkflowState>,
     #[schema(value_type = Object)]
     pub actor: Value,
     #[schema(value_type = Object)]

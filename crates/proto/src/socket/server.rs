@@ -255,6 +255,10 @@ pub struct OpenApproval {
     pub integration: String,
     pub action: String,
     pub risk_level: Risk,
+    /// Why a person is asked although the mode that was set would not: `definition_drift` if nobody has reviewed the
+    /// definition of the action as it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_reason: Option<String>,
     /// Redacted and truncated.
     pub params: Value,
     /// The empty string on the wire if it never expires.

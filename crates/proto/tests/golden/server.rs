@@ -395,6 +395,7 @@ fn actions() -> Vec<Golden> {
         integration: s("linear"),
         action: s("create_issue"),
         risk_level: Risk::Write,
+        mode_reason: None,
         params: json!({"title": "t"}),
         expires_at,
         two_person: false,
@@ -418,14 +419,17 @@ fn actions() -> Vec<Golden> {
         ),
         one(
             r#"{"type":"init","payload":{"messages":[],"approvals":[{"invocationId":"00000000-0000-0000-0000-000000000001",
-                "integration":"linear","action":"create_issue","riskLevel":"write","params":{"title":"t"},
-                "expiresAt":"2026-02-20T10:00:00.000Z","requestHash":"ab12"}]}}"#,
+                "integration":"linear","action":"create_issue","riskLevel":"write","modeReason":"definition_drift",
+                "params":{"title":"t"},"expiresAt":"2026-02-20T10:00:00.000Z","requestHash":"ab12"}]}}"#,
             ServerMessage::Init {
                 messages: Vec::new(),
                 earlier: 0,
                 config: None,
                 questions: Vec::new(),
-                approvals: vec![waiting(DateTime::from_timestamp(1_771_581_600, 0))],
+                approvals: vec![OpenApproval {
+                    mode_reason: Some(s("definition_drift")),
+                    ..waiting(DateTime::from_timestamp(1_771_581_600, 0))
+                }],
             },
         ),
         numbered(
