@@ -101,7 +101,8 @@ acts! {
     MakeConfiguration: "make a configuration from existing repositories" [Yes Yes Yes No No]
     ChangeConfiguration: "change a configuration, start a setup session on it" [Yes No Yes No No]
     ReadOrganization: "list members, names of secrets, egress rules and records, modes, usage, automations and their runs" [Yes Yes Yes No No]
-    ManageOrganization: "add or remove repositories, secrets, members, automations, connectors, databases; change egress rules, modes and the address for notifications; remove configurations" [No No Yes No No]
+    ManageOrganization: "add or remove repositories, secrets, members, automations, connectors, databases; change egress rules and the address for notifications; remove configurations" [No No Yes No No]
+    SetActionModes: "set and remove modes of actions, also of an automation" [No No Yes No No]
     RunAutomation: "run an automation; cancel, repeat, assign and settle its runs" [Yes Yes Yes No No]
     ManageRoles: "change roles, add or remove admins and owners" [No No Owner No No]
     ManageOwnKeys: "make, list and revoke own API keys, let a device log in" [Yes Yes Yes No No]
@@ -129,6 +130,15 @@ pub const fn may(act: Act, kind: CallerKind, owns: bool) -> bool {
 }
 
 impl Act {
+    /// The name under which the ledger has every attempt of a caller who may not do this, where no handler records it.
+    pub const fn recorded_name(self) -> Option<&'static str> {
+        match self {
+            Self::SetActionModes => Some("actions.modes"),
+            Self::UseMcp => Some("mcp"),
+            _ => None,
+        }
+    }
+
     /// The message that tells a refused caller who may do this.
     pub fn refusal(self) -> String {
         // Old clients look for this text.

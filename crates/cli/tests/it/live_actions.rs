@@ -171,16 +171,21 @@ fn a_users_token_that_is_found_in_a_sandbox_decides_nothing() {
     acting.real.new_session(&json!({}));
     let _socket = running(&acting.real);
     let (id, session, token) = (acting.request(), acting.real.session.clone(), acting.real.key.clone());
-    for place in ["/v1/invocations".to_owned(), format!("/proliferate/{session}/actions/invocations")] {
-        for act in ["approve", "deny"] {
-            let script = format!(
-                "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(q(127.0.0.1:4098)) or die; print $s qq(POST \
-                {place}/{id}/{act} HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer {token}\\r\\ncontent-length: \
-                0\\r\\nconnection: close\\r\\n\\r\\n); print scalar <$s>'"
-            );
-            let said = acting.real.shell(&session, &script);
-            assert!(said.contains(" 403 "), "{act} at {place}: {said}");
-        }
+    let places = ["/v1/invocations".to_owned(), format!("/proliferate/{session}/actions/invocations")];
+    let decisions = places.iter().flat_map(|place| {
+        ["approve", "deny"].map(|act| ("POST", format!("{place}/{id}/{act}"), "{}".to_owned()))
+    });
+    // A mode would decide about every later request.
+    let mode = r#"{"key":"tools:effect.write","mode":"allow"}"#.to_owned();
+    for (method, path, body) in decisions.chain([("PUT", "/v1/action-modes".to_owned(), mode)]) {
+        let script = format!(
+            "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(q(127.0.0.1:4098)) or die; print $s qq({method} \
+            {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\
+            content-length: {}\r\nconnection: close\r\n\r\n), q({body}); print scalar <$s>'",
+            body.len()
+        );
+        let said = acting.real.shell(&session, &script);
+        assert!(said.contains(" 403 "), "{method} {path}: {said}");
     }
     assert_eq!(acting.effects.all().len(), 0);
     acting.approve(&id);

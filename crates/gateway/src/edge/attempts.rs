@@ -6,7 +6,29 @@ use gate::Attempt;
 use ledger::Outcome;
 
 use super::ApiError;
+use super::auth::Caller;
+use super::contract::identity;
+use crate::access::Act;
 use crate::app::AppState;
+
+/// The attempt of a caller to do what the ledger knows by this name, as far as it is known before the request is parsed.
+pub(super) fn attempt_of(caller: &Caller, name: &str) -> Attempt {
+    let tool = Some(name.to_owned());
+    Attempt { operation: tool.clone(), tool, ..identity(caller).attempt() }
+}
+
+/// Records that a caller may not do the act of a route, if the ledger has such attempts, and returns the refusal.
+pub(super) async fn record_refused_act(
+    app: &AppState,
+    caller: &Caller,
+    act: Act,
+    refusal: ApiError,
+) -> ApiError {
+    match act.recorded_name() {
+        Some(name) => record_refusal(app, &attempt_of(caller, name), refusal).await,
+        None => refusal,
+    }
+}
 
 /// Records a refused request in the ledger, and returns the refusal. If it cannot be recorded, returns that error instead,
 /// so that the caller retries.

@@ -19,8 +19,9 @@ use axum::http::request::Parts;
 use crate::app::AppState;
 
 pub(super) use attempted::{Attempted, InsideSandbox};
+use caller::authenticate;
 pub(super) use caller::from_allowed_origin;
-pub use caller::{Caller, User, authenticate};
+pub use caller::{Caller, User};
 pub(crate) use live::keep_checking;
 pub use live::{LiveCredential, LiveCredentials};
 pub(super) use mcp::McpCaller;

@@ -12,9 +12,9 @@ use proto::http::{
 use proto::{ErrorCode, InvocationId, InvocationStatus, OrgId, SessionId, UserId};
 use store::{Invocation, UserCredential};
 
-use super::attempts::record_refusal;
+use super::attempts::{attempt_of, record_refusal};
 use super::auth::{Attempted, Caller, SessionAccess, SessionAttempt, User};
-use super::contract::{identity, identity_and_organization};
+use super::contract::identity_and_organization;
 use super::params::{Path, Query};
 use super::{ApiError, Body, OptionalBody};
 use crate::actions::{ActionCaller, ActionError, is_invalid, shown_invocation};
@@ -37,7 +37,7 @@ pub(super) async fn invoke(
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
     let invoked = perform(&app, session, request).await;
-    recorded(&app, &attempt_to("invoke", &caller), invoked).await
+    recorded(&app, &attempt_of(&caller, "actions.invoke"), invoked).await
 }
 
 async fn perform(
@@ -71,16 +71,10 @@ async fn perform(
     Ok(render(app, &result, &invocation))
 }
 
-/// What a caller attempts, as far as it is known before the request is parsed.
-fn attempt_to(act: &str, caller: &Caller) -> Attempt {
-    let tool = Some(format!("actions.{act}"));
-    Attempt { operation: tool.clone(), tool, ..identity(caller).attempt() }
-}
-
 /// The attempt to decide about the invocation with this id.
 fn attempt_to_decide(act: &str, caller: &Caller, id: &Result<String, ApiError>) -> Attempt {
     let id = id.as_ref().ok().and_then(|id| id.parse::<InvocationId>().ok());
-    Attempt { correlation: id.map(|id| id.to_string()), ..attempt_to(act, caller) }
+    Attempt { correlation: id.map(|id| id.to_string()), ..attempt_of(caller, &format!("actions.{act}")) }
 }
 
 /// The answer to a request. Its refusal is recorded in the ledger.

@@ -196,10 +196,10 @@ table! {
     contract::audit_events => ReadLedger;
     contract::artifact => ReadRuns;
     contract::artifact_content => ReadRuns;
-    action_modes::modes => ReadOrganization, action_modes::set_mode => ManageOrganization;
-    action_modes::unset_mode => ManageOrganization;
-    automation_modes::list => ReadOrganization, automation_modes::set => ManageOrganization;
-    automation_modes::unset => ManageOrganization;
+    action_modes::modes => ReadOrganization, action_modes::set_mode => SetActionModes;
+    action_modes::unset_mode => SetActionModes;
+    automation_modes::list => ReadOrganization, automation_modes::set => SetActionModes;
+    automation_modes::unset => SetActionModes;
     // Called by agents: the model.
     model_proxy::messages => AskModel;
     model_proxy::chat_completions => AskModel;

@@ -114,8 +114,8 @@ fn of_organization(things: &Things) -> Vec<Probe> {
         probe("PUT /v1/egress", Act::ManageOrganization, "/v1/egress", json!({})),
         probe("GET /v1/egress/records", Act::ReadOrganization, "/v1/egress/records", null()),
         probe("GET /v1/action-modes", Act::ReadOrganization, "/v1/action-modes", null()),
-        probe("PUT /v1/action-modes", Act::ManageOrganization, "/v1/action-modes", json!({})),
-        probe("DELETE /v1/action-modes/{key}", Act::ManageOrganization, "/v1/action-modes/a:b", null()),
+        probe("PUT /v1/action-modes", Act::SetActionModes, "/v1/action-modes", json!({})),
+        probe("DELETE /v1/action-modes/{key}", Act::SetActionModes, "/v1/action-modes/a:b", null()),
         probe("GET /v1/repos", Act::ReadWorkspaces, "/v1/repos", null()),
         probe(
             "POST /v1/repos",
@@ -171,13 +171,13 @@ fn of_automations() -> Vec<Probe> {
         ),
         probe(
             "PUT /v1/automations/{automationId}/action-modes",
-            manage,
+            Act::SetActionModes,
             &format!("{automation}/action-modes"),
             json!({"key": "a:b", "mode": "deny"}),
         ),
         probe(
             "DELETE /v1/automations/{automationId}/action-modes/{key}",
-            manage,
+            Act::SetActionModes,
             &format!("{automation}/action-modes/a:b"),
             null(),
         ),

@@ -214,3 +214,82 @@ async fn malformed_messages_of_mcp_clients_are_recorded() {
         assert_eq!(world.effects(), 1, "the well-formed call");
     }
 }
+
+#[tokio::test]
+async fn callers_who_may_not_act_on_actions_are_recorded_wherever_they_try() {
+    for world in worlds().await {
+        let (own, sandbox) = agent(&world).await;
+        let app = &world.gateway.app;
+        let (key, mcp_key) = key_with_scope(app, world.team.person(Role::Owner), KeyScope::Mcp).await;
+        let (_, full_key) = api_key(app, world.team.person(Role::Admin)).await;
+        let (member, admin) = (world.team.token(Role::Member), world.team.token(Role::Admin));
+        let id_of = |role: Role| world.team.id(role).to_string();
+        let owner = world.team.token(Role::Owner);
+        let denied =
+            |actor: String, reason: &str| [actor, "deny".to_owned(), reason.to_owned(), String::new()];
+
+        let scope = "This API key has the scope mcp, which opens POST /mcp only";
+        let id = some_uuid();
+        let routes = [
+            ("POST", format!("/v1/invocations/{id}/approve"), "/v1/invocations/{invocationId}/approve"),
+            ("POST", format!("/v1/invocations/{id}/deny"), "/v1/invocations/{invocationId}/deny"),
+            ("POST", format!("/proliferate/{own}/actions/invoke"), "/proliferate/{id}/actions/invoke"),
+            ("PUT", "/v1/action-modes".to_owned(), "/v1/action-modes"),
+            ("GET", "/v1/secrets".to_owned(), "/v1/secrets"),
+        ];
+        for (method, path, _) in &routes {
+            let call = world.gateway.call(method, path).bearer(&mcp_key);
+            let call = if *method == "GET" { call } else { call.json(&json!({})) };
+            assert_eq!(call.status().await, 403, "{path}");
+        }
+        let found = world.gateway.get("/v1/audit/events?limit=1000").bearer(owner).send().await.json();
+        let events = found["events"].as_array().unwrap().iter();
+        let tried =
+            events.filter(|event| event["target"]["name"] == "api" && event["action_type"] == "tool_call");
+        let tried: Vec<_> = tried.map(|event| event["target"]["operation"].as_str().unwrap()).collect();
+        assert_eq!(tried, routes.each_ref().map(|(_, _, route)| *route));
+        let expected = denied(format!("key:{key}"), scope);
+        assert_eq!(attempts(&world.gateway, owner, "api").await, vec![expected; routes.len()]);
+
+        let needs = "MCP clients need an API key with the scope mcp: `proliferate keys create --name NAME --scope mcp`";
+        let list = message("tools/list", &json!({}));
+        let mut expected = Vec::new();
+        for (token, actor) in [
+            (member, id_of(Role::Member)),
+            (full_key.as_str(), id_of(Role::Admin)),
+            (&world.token, "worker".to_owned()),
+        ] {
+            assert_eq!(request(&world, token, &list).status().await, 403, "{actor}");
+            expected.push(denied(actor, needs));
+        }
+        for (token, actor) in [(&sandbox, own.to_string()), (&mcp_key, format!("key:{key}"))] {
+            let call = request(&world, token, &list).header("origin", "https://elsewhere.test");
+            assert_eq!(call.status().await, 403, "{actor}");
+            expected.push(denied(actor, "This origin may not call the gateway"));
+        }
+        assert_eq!(attempts(&world.gateway, owner, "mcp").await, expected);
+
+        let admins = "Only admins and owners may do this";
+        let automation = format!("/v1/automations/{id}/action-modes");
+        let mut expected = Vec::new();
+        for (method, path, token, actor) in [
+            ("PUT", "/v1/action-modes", member, id_of(Role::Member)),
+            ("DELETE", "/v1/action-modes/tools:effect.write", member, id_of(Role::Member)),
+            ("PUT", &automation, member, id_of(Role::Member)),
+            ("DELETE", &format!("{automation}/tools:effect.write"), member, id_of(Role::Member)),
+            ("PUT", "/v1/action-modes", &sandbox, own.to_string()),
+            ("PUT", "/v1/action-modes", &world.token, "worker".to_owned()),
+        ] {
+            let call = world.gateway.call(method, path).bearer(token).json(&json!({}));
+            assert_eq!(call.status().await, 403, "{path}");
+            expected.push(denied(actor, admins));
+        }
+        assert_eq!(attempts(&world.gateway, owner, "actions.modes").await, expected);
+        // A request that only looks is no attempt, and neither is a mistake of somebody who may set modes.
+        assert_eq!(world.gateway.get("/v1/action-modes").bearer(member).status().await, 200);
+        assert_eq!(world.gateway.get(&automation).bearer(&sandbox).status().await, 403);
+        let call = world.gateway.call("PUT", "/v1/action-modes").bearer(admin).json(&json!({}));
+        assert_eq!(call.status().await, 400);
+        assert_eq!(attempts(&world.gateway, owner, "actions.modes").await, expected);
+    }
+}

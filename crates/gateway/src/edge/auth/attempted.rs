@@ -13,6 +13,14 @@ use crate::app::AppState;
 #[derive(Clone, Copy)]
 pub(crate) struct InsideSandbox;
 
+/// Refuses requests from within a sandbox: an agent that finds a person's token must not decide about its own requests.
+pub(super) fn refuse_inside(parts: &Parts) -> Result<(), ApiError> {
+    match parts.extensions.get::<InsideSandbox>() {
+        Some(_) => Err(ApiError::forbidden("Nobody decides about an action from within a sandbox")),
+        None => Ok(()),
+    }
+}
+
 /// A caller with a valid credential, and what another extractor says about its request.
 pub(crate) struct Attempted<T> {
     pub(crate) caller: Caller,
@@ -24,10 +32,9 @@ impl<T: FromRequestParts<AppState, Rejection = ApiError>> FromRequestParts<AppSt
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let caller = identify(parts, app).await?;
-        // An agent that finds a person's token must not decide about its own requests.
-        let access = match parts.extensions.get::<InsideSandbox>() {
-            Some(_) => Err(ApiError::forbidden("Nobody decides about an action from within a sandbox")),
-            None => T::from_request_parts(parts, app).await,
+        let access = match refuse_inside(parts) {
+            Ok(()) => T::from_request_parts(parts, app).await,
+            Err(refusal) => Err(refusal),
         };
         Ok(Self { caller, access })
     }

@@ -1,18 +1,22 @@
 //! Authentication: turns the credential of a request into a caller, and checks that the credential is valid now.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
+use gate::Attempt;
 use proto::http::{KeyScope, Me, TokenSource};
 use proto::{OrgId, Role, SessionId, UserId};
-use store::{Member, SandboxSession, SessionRecord, Standing, UserCredential};
+use store::{KeyOwner, Member, SandboxSession, SessionRecord, Standing, UserCredential};
 use subtle::ConstantTimeEq as _;
 
 use super::super::ApiError;
+use super::super::attempts::{record_refusal, record_refused_act};
 use super::super::body::take_slot;
 use super::super::login::login_cookie;
+use super::attempted::refuse_inside;
 use super::session_in_path;
 use crate::access::{self, Act, CallerKind};
+use crate::actions::ActionCaller;
 use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
 use crate::sessions::Requester;
@@ -200,8 +204,16 @@ impl FromRequestParts<AppState> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let caller = identify(parts, app).await?;
-        caller.may_ever(act(parts)?)?;
-        Ok(caller)
+        let act = act(parts)?;
+        let allowed = match act {
+            // A mode decides about all requests of an action.
+            Act::SetActionModes => refuse_inside(parts).and_then(|()| caller.may_ever(act)),
+            _ => caller.may_ever(act),
+        };
+        match allowed {
+            Ok(()) => Ok(caller),
+            Err(refusal) => Err(record_refused_act(app, &caller, act, refusal).await),
+        }
     }
 }
 
@@ -209,7 +221,7 @@ impl FromRequestParts<AppState> for Caller {
 async fn authenticate_request(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
     if let Some(token) = bearer(&parts.headers).map(str::to_owned) {
         let session = session_in_path(parts, app).await;
-        return authenticate(app, &token, session.as_deref()).await;
+        return authenticate(app, &token, session.as_deref(), parts.extensions.get()).await;
     }
     let token = login_cookie(app, &parts.headers).ok_or_else(ApiError::missing_authorization)?;
     // Browsers attach cookies also to requests and sockets that other sites open (CSRF), so a request that can change
@@ -249,16 +261,19 @@ impl FromRequestParts<AppState> for User {
 }
 
 /// Authenticates a token. `session` is the session id in the path; it is needed only for the tokens of old sandbox
-/// images, which are derived from that id.
-pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) -> Result<Caller, ApiError> {
+/// images, which are derived from that id. The ledger has the `route` of a key that opens another one only.
+pub(super) async fn authenticate(
+    app: &AppState,
+    token: &str,
+    session: Option<&str>,
+    route: Option<&MatchedPath>,
+) -> Result<Caller, ApiError> {
     let found = match CredentialKind::of(token) {
         Some(CredentialKind::ApiKey) => {
             let key = hash(token);
             let owner = app.store.key_owner(&key).await?;
-            if owner.as_ref().is_some_and(|owner| owner.scope == KeyScope::Mcp) {
-                return Err(ApiError::forbidden(
-                    "This API key has the scope mcp, which opens POST /mcp only",
-                ));
+            if let Some(owner) = owner.as_ref().filter(|owner| owner.scope == KeyScope::Mcp) {
+                return Err(refuse_mcp_key(app, owner, route).await);
             }
             owner.map(|owner| Caller::User(User::new(owner.member, UserCredential::ApiKey(key))))
         }
@@ -276,6 +291,15 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
     let caller = require_caller(found)?;
     caller.note();
     Ok(caller)
+}
+
+/// Refuses a key with the scope `mcp` at another route, and records the attempt.
+async fn refuse_mcp_key(app: &AppState, owner: &KeyOwner, route: Option<&MatchedPath>) -> ApiError {
+    let caller = ActionCaller::Key { id: owner.key, org: owner.member.org_id };
+    let route = route.map_or("none", MatchedPath::as_str).to_owned();
+    let attempt = Attempt { operation: Some(route), ..caller.attempt("api") };
+    let refusal = ApiError::forbidden("This API key has the scope mcp, which opens POST /mcp only");
+    record_refusal(app, &attempt, refusal).await
 }
 
 /// Refuses a credential for which no caller was found, and counts the failure.

@@ -45,7 +45,7 @@ impl FromRequestParts<AppState> for ModelCaller {
 
 async fn identify(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
     let key = key(&parts.headers).ok_or_else(ApiError::missing_authorization)?;
-    let caller = authenticate(app, key, None).await?;
+    let caller = authenticate(app, key, None, parts.extensions.get()).await?;
     parts.extensions.insert(caller.party());
     caller.must(act(parts)?, true)?;
     Ok(caller)

@@ -41,7 +41,7 @@ impl FromRequestParts<AppState> for UrlCaller {
             Some(token) if CredentialKind::of(&token) == Some(CredentialKind::Ticket) => {
                 Caller::User(take(app, &token, id).await?)
             }
-            Some(token) => authenticate(app, &token, None).await?,
+            Some(token) => authenticate(app, &token, None, parts.extensions.get()).await?,
         };
         caller.note();
         if matches!(caller, Caller::Sandbox(_)) {
