@@ -1,5 +1,6 @@
 //! The actions of agents: the catalog that a session sees, invocations, and their approval.
 
+mod audience;
 mod caller;
 mod catalog;
 mod invocation;
@@ -21,6 +22,7 @@ use crate::git::GitService;
 use crate::hub::Hubs;
 use crate::sources::Registry;
 
+pub(crate) use audience::Audience;
 pub(crate) use caller::ActionCaller;
 pub(crate) use invocation::{ActionError, is_invalid, shown_invocation};
 

@@ -37,7 +37,7 @@ pub(crate) use pull_request::{
     CREATE_PULL_REQUEST, NewPullRequest, PullRequestOutcome, create_pull_request, open_pull_request,
     parameter_problem,
 };
-pub(crate) use push::{Operation, PushGrants, PushSlots};
+pub(crate) use push::{GIT_SOURCE, Operation, PushGrants, PushSlots};
 pub(crate) use read::{FETCH_TOOL, ForgeReads, ReadError};
 pub(crate) use workspace::{GitError, WorkspaceRepo, failed};
 

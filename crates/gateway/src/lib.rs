@@ -46,4 +46,7 @@ pub mod telemetry;
 pub use app::{App, AppState};
 pub use boot::{Gateway, StartError, open_store, url_of};
 pub use data_dir::{DataDir, DataDirError};
-pub use sources::{ActionKeyError, ActionKeys, document as agent_tools_document, known_tool, missing_lanes};
+pub use sources::{
+    ActionKeyError, ActionKeys, document as agent_tools_document, is_of_organization,
+    known_tool, missing_lanes,
+};

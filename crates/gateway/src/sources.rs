@@ -25,6 +25,7 @@ mod save_env_files;
 mod save_service_commands;
 mod save_snapshot;
 mod services;
+mod source_kind;
 mod verify;
 
 use std::sync::Arc;
@@ -55,9 +56,11 @@ pub(crate) use modes::{agent_contents, refusal as mode_refusal, tools as agent_t
 pub use needed_lanes::missing_lanes;
 pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, PlatformTool};
 pub(crate) use services::{ServiceAct, ServicesSource};
+pub use source_kind::is_of_organization;
 pub(crate) use verify::MAX_CONCURRENT_UPLOADS;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
+type Missing<'a> = BoxFuture<'a, Option<String>>;
 
 /// A source of tools. A lookup may be slow or fail; that affects only the names that this source claims.
 ///
@@ -86,6 +89,11 @@ pub(crate) trait Source: Send + Sync {
         self.find(policy, scope, name)
     }
 
+    /// Why `find` found nothing, if it is not only the action that is missing.
+    fn explain_missing<'a>(&'a self, _scope: ToolScope, _name: &'a str) -> Missing<'a> {
+        async { None }.boxed()
+    }
+
     /// Describes the actions that agents of this scope can use now, without a permit and without any effect. A source
     /// that cannot be reached returns an error in its place in the list; agents do not see it, and operators see why.
     fn describe<'a>(&'a self, _policy: &'a Policy, _scope: ToolScope) -> Described<'a> {
@@ -109,9 +117,21 @@ impl Registry {
         Self { sources, preferences }
     }
 
-    /// Whether any source could have a tool of this name.
-    pub(crate) fn claims(&self, policy: &Policy, name: &str) -> bool {
-        self.sources.iter().any(|source| source.claims(policy, name))
+    /// Why there is no action of this name, in words for its caller, who finds out with `actions list` what there is.
+    pub(crate) async fn explain_missing(
+        &self,
+        policy: &Policy,
+        scope: ToolScope,
+        (source, action): (&str, &str),
+    ) -> String {
+        let name = tool_name(source, action);
+        let problem = match self.claiming(policy, &name) {
+            Some(claiming) => claiming.explain_missing(scope, &name).await,
+            None if source == HTTP_TOOLS => None,
+            None => Some(format!("Unknown integration: {source}")),
+        };
+        let problem = problem.unwrap_or_else(|| format!("Unknown action: {source}/{action}"));
+        format!("{problem}; `proliferate actions list` shows what there is")
     }
 
     fn claiming(&self, policy: &Policy, name: &str) -> Option<&dyn Source> {

@@ -1,4 +1,5 @@
-//! The guide of a provider in Markdown, written from the same table that requests are made from.
+//! The guide of a provider in Markdown, written from the same table that requests are made from, for the actions that its
+//! reader can use.
 
 use std::fmt::Write as _;
 
@@ -6,12 +7,13 @@ use serde_json::Value;
 
 use crate::{Action, Provider};
 
-pub(crate) fn guide(provider: &Provider) -> String {
+pub(crate) fn guide(provider: &Provider, shows: impl Fn(&Action) -> bool) -> String {
     let mut page = format!("# {}\n\n{}\n\n## Actions\n", provider.name, provider.introduction);
-    for action in provider.actions {
+    let selected: Vec<_> = provider.actions.iter().filter(|action| shows(action)).collect();
+    for action in &selected {
         describe(&mut page, action);
     }
-    let example = provider.actions.first().map_or("", |action| action.name);
+    let example = selected.first().map_or("", |action| action.name);
     let _ = write!(
         page,
         "\n## Usage\n\n```\nproliferate actions run --integration {} --action {example} --params '{{…}}'\n```\n",

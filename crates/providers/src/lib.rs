@@ -76,9 +76,9 @@ impl Provider {
         self.headers
     }
 
-    /// A page in Markdown that tells an agent how to use the actions.
-    pub fn guide(&self) -> String {
-        guide::guide(self)
+    /// A page in Markdown that tells an agent how to use those of the actions that `shows` selects.
+    pub fn guide(&self, shows: impl Fn(&Action) -> bool) -> String {
+        guide::guide(self, shows)
     }
 
     /// Reads a response to a request of this action.

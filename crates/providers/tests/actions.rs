@@ -48,7 +48,7 @@ fn linear_sentry_and_slack_have_exactly_the_actions_of_the_wire_format() {
 #[test]
 fn schemas_and_guides_keep_limits_and_descriptions() {
     for provider in &PROVIDERS {
-        let guide = provider.guide();
+        let guide = provider.guide(|_| true);
         for action in provider.actions {
             let schema = action.schema();
             assert_eq!(schema["additionalProperties"], false, "{}", action.name);

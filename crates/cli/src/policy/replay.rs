@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gateway::known_tool;
+use gateway::{is_of_organization, known_tool};
 use policy::{ChangedVerdict, ModeKey, Outcome, PastDecision, Policy, Risk, ToolFacts, full_name};
 use proto::OrgId;
 use serde_json::json;
@@ -93,8 +93,7 @@ async fn replay(
 /// A tool of a connector or of a database. No policy file has it, so its risk is as recorded.
 fn of_organization(name: &str, operation: &str, recorded: Option<Risk>) -> Option<ToolFacts> {
     let key: ModeKey = full_name(name, operation).parse().ok()?;
-    let is_of_organization = matches!(key.parts().0, "connector" | "db");
-    let risk = recorded.filter(|_| is_of_organization)?;
+    let risk = recorded.filter(|_| is_of_organization(&key))?;
     Some(ToolFacts { risk, writes: None, mode_key: Some(key) })
 }
 

@@ -7,6 +7,8 @@ use proto::{ApiKeyId, OrgId};
 use shares::Party;
 use store::{Chooser, Invocation, SandboxSession};
 
+use super::audience::Audience;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ActionCaller {
     Session(SandboxSession),
@@ -28,6 +30,12 @@ impl ActionCaller {
             Self::Key { .. } => None,
         };
         ToolScope { org: self.org(), session }
+    }
+
+    /// For whom its catalog is.
+    pub(crate) fn audience(&self) -> Audience {
+        let (agent, role) = self.actor();
+        Audience { scope: self.scope(), chooser: self.chooser(), agent, role }
     }
 
     /// Whose preferences count.

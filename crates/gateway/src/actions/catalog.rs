@@ -1,69 +1,106 @@
-//! The catalog of a session: every source that answers, with the mode that each action has there now.
+//! The catalog of a session: every source that answers, without what lanes prohibit for its agent and what a user has
+//! disabled, with the mode that each action has there now.
 
-use gate::{SourceError, ToolScope, mode_of, wire_mode, wire_risk, wire_source};
+use gate::{SourceError, mode_of, wire_mode, wire_risk, wire_source};
 use policy::{ModeDecision, deciding_setting};
 use proto::http::{ActionCatalog, ActionInfo, ActionSource, UnavailableSource};
-use store::{ActionModes, Chooser, DisabledAction, StoreError};
+use store::{ActionModes, DisabledAction, StoreError};
 
 use super::Actions;
+use super::audience::{Audience, Lanes};
 use crate::sources::{CatalogAction, CatalogSource, action_mode_key};
 
+/// How many actions that lanes prohibit are named.
+const MAX_NAMED: usize = 20;
+
+/// A source as an audience sees it.
+pub(super) struct VisibleSource {
+    pub(super) source: CatalogSource,
+    /// The names of the actions that lanes prohibit, which `source` does not have.
+    pub(super) prohibited: Vec<String>,
+}
+
 impl Actions {
-    /// All actions that agents of a scope can use now, without those that a user has disabled. A source that does not
-    /// answer is not among the integrations; the list of those is for operators.
-    pub(crate) async fn available(
-        &self,
-        scope: ToolScope,
-        chooser: Chooser,
-    ) -> Result<ActionCatalog, StoreError> {
-        let modes = self.store.all_action_modes(scope.org, scope.session).await?;
-        let disabled = self.store.disabled_actions(scope.org, chooser).await?;
-        let catalog = self.sources.catalog(&self.gate.policy(), scope).await;
-        let shown =
-            catalog.sources.into_iter().filter_map(|source| visible_source(source, &modes, &disabled));
+    /// All actions that an agent can use now, without those that a user has disabled. A source that does not answer is
+    /// not among the integrations; the list of those, and of what lanes prohibit, is for operators.
+    pub(crate) async fn available(&self, audience: &Audience) -> Result<ActionCatalog, StoreError> {
+        let modes = self.store.all_action_modes(audience.org(), audience.session()).await?;
+        let (visible, failed) = self.visible_sources(audience).await?;
         let unavailable =
             |SourceError { source_id, problem }| UnavailableSource { integration: source_id, problem };
+        let prohibited = visible.iter().filter_map(prohibited_actions);
         Ok(ActionCatalog {
-            integrations: shown.collect(),
-            unavailable: catalog.failed.into_iter().map(unavailable).collect(),
+            unavailable: failed.into_iter().map(unavailable).chain(prohibited).collect(),
+            integrations: visible.into_iter().filter_map(|visible| shown(visible.source, &modes)).collect(),
         })
     }
 
-    /// The guide of a source in Markdown, or `None` if no such source can be used here.
+    /// The guide of a source in Markdown, with the actions of the catalog, or `None` if it has none there.
     pub(crate) async fn guide(
         &self,
-        scope: ToolScope,
-        chooser: Chooser,
+        audience: &Audience,
         source: &str,
     ) -> Result<Option<String>, StoreError> {
-        let disabled = self.store.disabled_actions(scope.org, chooser).await?;
-        let catalog = self.sources.catalog(&self.gate.policy(), scope).await;
-        let found = catalog.sources.into_iter().find(|found| found.id == source);
-        let used = found
-            .filter(|found| found.actions.iter().any(|action| !is_disabled(&disabled, source, &action.name)));
-        Ok(used.map(|found| found.guide))
+        let (visible, _) = self.visible_sources(audience).await?;
+        let mut visible = visible.into_iter().map(|visible| visible.source);
+        let found = visible.find(|found| found.id == source && !found.actions.is_empty());
+        Ok(found.map(|found| found.guide_text()))
+    }
+
+    /// The sources that answer, with the actions that an agent can use, and those that do not answer.
+    pub(super) async fn visible_sources(
+        &self,
+        audience: &Audience,
+    ) -> Result<(Vec<VisibleSource>, Vec<SourceError>), StoreError> {
+        let policy = self.gate.policy();
+        let disabled = self.store.disabled_actions(audience.org(), audience.chooser).await?;
+        let catalog = self.sources.catalog(&policy, audience.scope).await;
+        let mut lanes = Lanes::new(&policy, audience);
+        let visible = catalog.sources.into_iter().map(|source| visible_source(source, &disabled, &mut lanes));
+        Ok((visible.collect(), catalog.failed))
     }
 }
 
-/// A source without the actions that are disabled; `None` if nothing is left.
 fn visible_source(
-    source: CatalogSource,
-    modes: &ActionModes,
+    mut source: CatalogSource,
     disabled: &[DisabledAction],
-) -> Option<ActionSource> {
+    lanes: &mut Lanes<'_>,
+) -> VisibleSource {
+    let id = &source.id;
+    // An action whose name makes no key has no mode, so nobody can invoke it.
+    let is_usable = |action: &CatalogAction| {
+        action_mode_key(id, &action.name)
+            .is_ok_and(|key| !disabled.iter().any(|disabled| disabled.disables(key.as_str())))
+    };
+    let (prohibited, actions): (Vec<_>, Vec<_>) = source
+        .actions
+        .into_iter()
+        .filter(is_usable)
+        .partition(|action| lanes.prohibit(id, &action.name, action.risk));
+    source.actions = actions;
+    VisibleSource { source, prohibited: prohibited.into_iter().map(|action| action.name).collect() }
+}
+
+/// What operators are told about the actions that lanes prohibit.
+fn prohibited_actions(visible: &VisibleSource) -> Option<UnavailableSource> {
+    let (named, more) = visible.prohibited.split_at(visible.prohibited.len().min(MAX_NAMED));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    let problem = format!(
+        "the lanes of the policy prohibit these actions for the session's agent: {}{more}; `proliferate policy explain` \
+         says why",
+        named.join(", ")
+    );
+    (!named.is_empty()).then(|| UnavailableSource { integration: visible.source.id.clone(), problem })
+}
+
+/// A source with the modes of its actions; `None` if it has none.
+pub(super) fn shown(source: CatalogSource, modes: &ActionModes) -> Option<ActionSource> {
     let CatalogSource { id, integration_id, display_name, actions, .. } = source;
-    let enabled = actions.into_iter().filter(|action| !is_disabled(disabled, &id, &action.name));
-    let actions: Vec<_> = enabled.filter_map(|action| shown_action(&id, action, modes)).collect();
+    let actions: Vec<_> = actions.into_iter().filter_map(|action| shown_action(&id, action, modes)).collect();
     let integration_id = integration_id.map(Into::into);
     (!actions.is_empty()).then_some(ActionSource { integration_id, display_name, actions, integration: id })
 }
 
-fn is_disabled(disabled: &[DisabledAction], source: &str, action: &str) -> bool {
-    let key = format!("{source}:{action}");
-    disabled.iter().any(|disabled| disabled.disables(&key))
-}
-
-/// An action whose name makes no key has no mode, so nobody can invoke it and it is not shown.
 fn shown_action(source: &str, action: CatalogAction, modes: &ActionModes) -> Option<ActionInfo> {
     let CatalogAction { name, description, params, risk, definition } = action;
     let key = action_mode_key(source, &name).ok()?;

@@ -6,7 +6,6 @@ use gate::{
     ActionRequest, Approval, ApprovalError, CallOutcome, CallRequest, CallResult, Denial, Output, RunRequest,
     SourceError, Tool, ToolScope,
 };
-use policy::Risk;
 use proto::http::{Invocation as WireInvocation, InvokeAction};
 use proto::socket::{ActionOutcome, ServerMessage};
 use proto::{ActionMode, InvocationId, InvocationStatus, OrgId, SessionStatus, ToolErrorCode};
@@ -18,9 +17,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::audience::lane;
 use super::{ActionCaller, Actions};
 use crate::hub::open_approval;
-use crate::sources::{HTTP_TOOLS, tool_name};
+use crate::sources::tool_name;
 
 /// The reason why an action was not invoked. Nothing was executed.
 #[derive(Debug, thiserror::Error)]
@@ -208,17 +208,10 @@ impl Actions {
         let (policy, name) = (self.gate.policy(), tool_name(source, action));
         let found = gate::Sources::find(self.sources.as_ref(), &policy, scope, &name).await?;
         // Only actions have definitions; the platform's own tools are not invoked this way.
-        found.filter(|tool| tool.definition().is_some()).ok_or_else(|| {
-            let known = source == HTTP_TOOLS || self.sources.claims(&policy, &name);
-            let vendors = providers::find(source).and_then(|provider| provider.action(action));
-            ActionError::Unknown(if vendors.is_some() {
-                format!("Integration {source} not connected to this session")
-            } else if known {
-                format!("Unknown action: {source}/{action}")
-            } else {
-                format!("Unknown integration: {source}")
-            })
-        })
+        if let Some(tool) = found.filter(|tool| tool.definition().is_some()) {
+            return Ok(tool);
+        }
+        Err(ActionError::Unknown(self.sources.explain_missing(&policy, scope, (source, action)).await))
     }
 
     /// Tells everybody who watches the session that an invocation waits.
@@ -250,15 +243,6 @@ async fn to_the_end<T: Send + 'static>(
 ) -> Result<T, ApprovalError> {
     let decided = tokio::spawn(decision.in_current_span()).await;
     decided.unwrap_or_else(|_| Err(ApprovalError::Unavailable("it ended unexpectedly".to_owned())))
-}
-
-/// The lane of an action, by its risk.
-const fn lane(risk: Risk) -> &'static str {
-    match risk {
-        Risk::Read => "actions.read",
-        Risk::Write => "actions.write",
-        Risk::Danger => "actions.danger",
-    }
 }
 
 /// An invocation as clients see it at this time.

@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry;
 use proto::http::ActionInfo;
 use store::StoreError;
 
+use super::catalog::{VisibleSource, shown};
 use super::tool_names::tool_name;
 use super::{ActionCaller, Actions};
 
@@ -15,15 +16,22 @@ impl Actions {
         &self,
         caller: &ActionCaller,
     ) -> Result<BTreeMap<String, ActionInfo>, StoreError> {
+        let audience = caller.audience();
+        let modes = self.store.all_action_modes(audience.org(), audience.session()).await?;
+        let (visible, _) = self.visible_sources(&audience).await?;
         let mut tools = BTreeMap::new();
-        let sources = self.available(caller.scope(), caller.chooser()).await?.integrations;
         let mut names = self.names.lock();
-        for mut source in sources {
-            for action in std::mem::take(&mut source.actions) {
+        for VisibleSource { source, prohibited } in visible {
+            let (id, display_name) = (source.id.clone(), source.display_name.clone());
+            let name_of = |action: &str| tool_name(&id, display_name.as_deref(), action);
+            // A call of what lanes prohibit is recorded and says why, although it is in no list.
+            for action in prohibited {
+                names.put((caller.org(), name_of(&action)), (id.clone(), action));
+            }
+            for action in shown(source, &modes).into_iter().flat_map(|source| source.actions) {
                 // If a server makes two of its tools read the same, the first one keeps the name.
-                if let Entry::Vacant(free) = tools.entry(tool_name(&source, &action.name)) {
-                    let key = (caller.org(), free.key().clone());
-                    names.put(key, (source.integration.clone(), action.name.clone()));
+                if let Entry::Vacant(free) = tools.entry(name_of(&action.name)) {
+                    names.put((caller.org(), free.key().clone()), (id.clone(), action.name.clone()));
                     free.insert(action);
                 }
             }
@@ -43,7 +51,7 @@ impl Actions {
         if let Some(found) = known(self) {
             return Ok(Some(found));
         }
-        let listed = self.tools(caller).await?.contains_key(name);
-        Ok(known(self).filter(|_| listed))
+        self.tools(caller).await?;
+        Ok(known(self))
     }
 }

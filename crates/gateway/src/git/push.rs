@@ -32,7 +32,7 @@ use super::forge::{ForgeError, canonical_url};
 use crate::outbound::lively;
 
 pub(crate) use grants::PushGrants;
-pub(crate) use operation::Operation;
+pub(crate) use operation::{GIT_SOURCE, Operation};
 pub(crate) use outcome::PushOutcome;
 pub(super) use request::is_object_id;
 pub(crate) use slots::PushSlots;

@@ -1,7 +1,6 @@
 //! Whether an action key names an action that can exist: a mode for a mistyped key would protect nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use databases::FREE_FORM;
 use policy::{ModeKey, Policy};
@@ -9,15 +8,10 @@ use proto::{ConnectorId, DatabaseId, OrgId};
 use store::{Store, StoreError};
 
 use super::catalog::HTTP_TOOLS;
+use super::connector::LISTED_WITHIN;
+use super::source_kind::{CONNECTOR, DATABASE, SourceKind};
 use crate::connectors::Connectors;
-use crate::git::Operation;
-
-/// The sources that are not vendors.
-const GIT: &str = "git";
-const CONNECTOR: &str = "connector";
-const DATABASE: &str = "db";
-/// How long a change of a mode waits for the list of a connector.
-const LISTED_WITHIN: Duration = Duration::from_secs(3);
+use crate::git::{GIT_SOURCE, Operation};
 
 /// Checks action keys against everything that can have actions.
 pub struct ActionKeys<'a> {
@@ -46,9 +40,9 @@ impl<'a> ActionKeys<'a> {
 
     /// Refuses a key that no action of the organization can have. Returns a warning if nobody can tell now.
     pub async fn check(&self, org: OrgId, key: &ModeKey) -> Result<Option<String>, ActionKeyError> {
-        let (source, action) = key.parts();
+        let (source, _) = key.parts();
         match source {
-            GIT => {
+            GIT_SOURCE => {
                 let keys: Vec<_> = Operation::ALL.into_iter().filter_map(Operation::mode_key).collect();
                 one_of(key, keys.iter().map(ModeKey::as_str))
             }
@@ -60,21 +54,16 @@ impl<'a> ActionKeys<'a> {
                 let keys: Vec<_> = policy.tools().map(policy::HttpTool::mode_key).collect();
                 one_of(key, keys.iter().map(ModeKey::as_str))
             }
-            CONNECTOR => self.check_connector(org, key, action).await,
-            DATABASE => self.check_database(org, key, action).await,
+            _ if source == CONNECTOR.name => self.check_connector(org, key).await,
+            _ if source == DATABASE.name => self.check_database(org, key).await,
             _ => check_vendor(key, source),
         }
     }
 
-    async fn check_connector(
-        &self,
-        org: OrgId,
-        key: &ModeKey,
-        rest: &str,
-    ) -> Result<Option<String>, ActionKeyError> {
-        let (id, tool) = id_and_action::<ConnectorId>(rest, "connector:ID:TOOL")?;
+    async fn check_connector(&self, org: OrgId, key: &ModeKey) -> Result<Option<String>, ActionKeyError> {
+        let (id, tool) = id_and_action::<ConnectorId>(&CONNECTOR, key)?;
         let found = self.store.connector(org, id).await?;
-        let connector = found.ok_or_else(|| absent(CONNECTOR, &id, "proliferate connectors ls"))?;
+        let connector = found.ok_or_else(|| absent(&CONNECTOR, &id))?;
         // A tool that was reviewed may be offered again at any time.
         let reviewed = self.store.connector_tools(org, id).await?;
         if reviewed.iter().any(|known| known.tool == tool) {
@@ -91,7 +80,7 @@ impl<'a> ActionKeys<'a> {
         };
         match connectors.list_tools_within(&connector, LISTED_WITHIN).await {
             Ok(listing) => {
-                let key_of = |tool: &mcp::Definition| format!("{CONNECTOR}:{id}:{}", tool.name());
+                let key_of = |tool: &mcp::Definition| format!("{}:{}", CONNECTOR.source_id(id), tool.name());
                 let keys: Vec<_> = listing.definitions.iter().map(key_of).collect();
                 one_of(key, keys.iter().map(String::as_str))
             }
@@ -101,17 +90,12 @@ impl<'a> ActionKeys<'a> {
         }
     }
 
-    async fn check_database(
-        &self,
-        org: OrgId,
-        key: &ModeKey,
-        rest: &str,
-    ) -> Result<Option<String>, ActionKeyError> {
-        let (id, _) = id_and_action::<DatabaseId>(rest, "db:ID:QUERY")?;
+    async fn check_database(&self, org: OrgId, key: &ModeKey) -> Result<Option<String>, ActionKeyError> {
+        let (id, _) = id_and_action::<DatabaseId>(&DATABASE, key)?;
         let found = self.store.database(org, id).await?;
-        let database = found.ok_or_else(|| absent("database", &id, "proliferate databases ls"))?;
+        let database = found.ok_or_else(|| absent(&DATABASE, &id))?;
         // The action for statements of agents may be protected before anybody enables it.
-        let free = format!("{DATABASE}:{id}:{FREE_FORM}");
+        let free = format!("{}:{FREE_FORM}", DATABASE.source_id(id));
         let actions = super::database_actions(&database);
         let actions = actions.map_err(|error| ActionKeyError::Unknown(error.to_string()))?;
         one_of(key, actions.iter().map(|(.., key)| key.as_str()).chain([free.as_str()]))
@@ -121,7 +105,8 @@ impl<'a> ActionKeys<'a> {
 fn check_vendor(key: &ModeKey, source: &str) -> Result<Option<String>, ActionKeyError> {
     let Some(provider) = providers::find(source) else {
         let vendors = providers::PROVIDERS.iter().map(|provider| provider.id);
-        let sources: Vec<_> = vendors.chain([GIT, HTTP_TOOLS, CONNECTOR, DATABASE]).collect();
+        let sources: Vec<_> =
+            vendors.chain([GIT_SOURCE, HTTP_TOOLS, CONNECTOR.name, DATABASE.name]).collect();
         let sources = sources.join(", ");
         return Err(ActionKeyError::Unknown(format!(
             "there is no source of actions {source:?}: the sources are {sources}"
@@ -155,13 +140,15 @@ fn one_of<'a>(key: &ModeKey, known: impl Iterator<Item = &'a str>) -> Result<Opt
 }
 
 fn id_and_action<'a, T: std::str::FromStr>(
-    rest: &'a str,
-    form: &str,
+    kind: &SourceKind,
+    key: &'a ModeKey,
 ) -> Result<(T, &'a str), ActionKeyError> {
-    let parts = rest.split_once(':').and_then(|(id, action)| Some((id.parse().ok()?, action)));
-    parts.ok_or_else(|| ActionKeyError::Unknown(format!("expected {form}, where ID is a complete id")))
+    let SourceKind { form, list, .. } = kind;
+    let expected = || format!("expected {form}, where ID is a complete id: `{list}` shows them");
+    kind.parse(key.as_str()).ok_or_else(|| ActionKeyError::Unknown(expected()))
 }
 
-fn absent(what: &str, id: &dyn std::fmt::Display, list: &str) -> ActionKeyError {
-    ActionKeyError::Unknown(format!("the organization has no {what} {id}: `{list}` shows those that it has"))
+fn absent(SourceKind { noun, list, .. }: &SourceKind, id: &dyn std::fmt::Display) -> ActionKeyError {
+    let problem = format!("the organization has no {noun} {id}: `{list}` shows those that it has");
+    ActionKeyError::Unknown(problem)
 }

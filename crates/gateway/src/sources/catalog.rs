@@ -10,6 +10,7 @@ use futures_util::future::{BoxFuture, join_all};
 use gate::{Definition, SourceError, ToolScope};
 use ledger::Hash;
 use policy::{ModeKey, ModeKeyError, Policy, Risk};
+use providers::Provider;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -25,7 +26,7 @@ const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) type Described<'a> = BoxFuture<'a, Vec<Result<CatalogSource, SourceError>>>;
 
 /// One source of actions, as an agent sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct CatalogSource {
     /// The name that agents call it by, and the first part of its mode keys: `linear`, `connector:<uuid>`, `db:<uuid>`.
     /// It contains no slash.
@@ -33,9 +34,31 @@ pub(crate) struct CatalogSource {
     /// The row of the integration, for providers.
     pub(crate) integration_id: Option<Uuid>,
     pub(crate) display_name: Option<String>,
-    /// Markdown for agents. [`generated_guide`] writes one from the actions.
-    pub(crate) guide: String,
+    pub(crate) guide: Guide,
     pub(crate) actions: Vec<CatalogAction>,
+}
+
+/// How a source is explained to agents.
+#[derive(Clone)]
+pub(crate) enum Guide {
+    OfVendor(&'static Provider),
+    /// Written from the actions, with a note at the end.
+    Generated {
+        title: String,
+        note: String,
+    },
+}
+
+impl CatalogSource {
+    /// The guide in Markdown, with the actions that the source has here.
+    pub(crate) fn guide_text(&self) -> String {
+        match &self.guide {
+            Guide::OfVendor(provider) => {
+                provider.guide(|action| self.actions.iter().any(|shown| shown.name == action.name))
+            }
+            Guide::Generated { title, note } => generated_guide(title, &self.actions) + note,
+        }
+    }
 }
 
 /// One action of a source.
@@ -82,7 +105,7 @@ fn sort_keys(value: &Value) -> Value {
 }
 
 /// A guide with a heading for each action, its risk, its description and its parameters.
-pub(crate) fn generated_guide(title: &str, actions: &[CatalogAction]) -> String {
+fn generated_guide(title: &str, actions: &[CatalogAction]) -> String {
     let mut guide = format!("# {title}\n");
     for action in actions {
         let _ = write!(
@@ -114,7 +137,7 @@ fn parameters(schema: &Value) -> Vec<String> {
 }
 
 /// The actions that a scope can use now, and the sources that failed to answer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Catalog {
     pub(crate) sources: Vec<CatalogSource>,
     pub(crate) failed: Vec<SourceError>,

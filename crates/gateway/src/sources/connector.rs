@@ -15,20 +15,19 @@ use serde_json::{Value, json};
 use store::{Connector, ConnectorTool, Store, StoreError};
 
 use super::arguments::check_schema;
-use super::catalog::{definition_hash, generated_guide};
-use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_key};
+use super::catalog::{Guide, definition_hash};
+use super::source_kind::CONNECTOR;
+use super::{CatalogAction, CatalogSource, Described, Found, Missing, Source, action_mode_key};
 use crate::connectors::Connectors;
 
-/// How the names of connectors as sources begin.
-const SOURCE_PREFIX: &str = "connector:";
-/// How long a catalog waits for the list of a connector. A later catalog has it.
-const LISTED_WITHIN: Duration = Duration::from_secs(3);
+/// How long a catalog, or a change of a mode, waits for the list of a connector. A later one has it.
+pub(super) const LISTED_WITHIN: Duration = Duration::from_secs(3);
 /// The timeout of a call as the gate enforces it: a little longer than that of the client, which tells more.
 const CALL_TIMEOUT: Duration = Duration::from_secs(32);
 
 /// The id of a connector as a source of actions.
 pub(crate) fn source_id(id: ConnectorId) -> String {
-    format!("{SOURCE_PREFIX}{id}")
+    CONNECTOR.source_id(id)
 }
 
 /// The risk of a tool: what an admin set, else the connector's default, raised by the tool's own hints.
@@ -99,7 +98,10 @@ impl ConnectorSource {
         };
         let actions: Vec<_> = listing.definitions.iter().map(action).collect();
         Ok(CatalogSource {
-            guide: generated_guide(&format!("{} (MCP Connector)", connector.name), &actions),
+            guide: Guide::Generated {
+                title: format!("{} (MCP Connector)", connector.name),
+                note: String::new(),
+            },
             integration_id: None,
             display_name: Some(connector.name),
             actions,
@@ -118,10 +120,7 @@ impl ConnectorSource {
         name: &str,
         listed: Listed,
     ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
-        let parsed = name.strip_prefix(SOURCE_PREFIX).and_then(|rest| rest.split_once(':'));
-        let Some((Ok(id), action)) = parsed.map(|(id, action)| (id.parse::<ConnectorId>(), action)) else {
-            return Ok(None);
-        };
+        let Some((id, action)) = CONNECTOR.parse::<ConnectorId>(name) else { return Ok(None) };
         let unusable = |problem: String| SourceError { source_id: source_id(id), problem };
         let found = self.store.connector(scope.org, id).await.map_err(|error| unusable(storage(&error)))?;
         let Some(connector) = found.filter(|connector| connector.enabled) else { return Ok(None) };
@@ -152,7 +151,7 @@ fn storage(error: &StoreError) -> String {
 
 impl Source for ConnectorSource {
     fn claims(&self, _: &Policy, name: &str) -> bool {
-        name.starts_with(SOURCE_PREFIX)
+        CONNECTOR.claims(name)
     }
 
     fn find<'a>(&'a self, _: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
@@ -163,12 +162,25 @@ impl Source for ConnectorSource {
         self.find_tool(scope, name, Listed::Now).boxed()
     }
 
+    fn explain_missing<'a>(&'a self, scope: ToolScope, name: &'a str) -> Missing<'a> {
+        async move {
+            let Some((id, _)) = CONNECTOR.parse::<ConnectorId>(name) else {
+                return Some(CONNECTOR.unknown_id());
+            };
+            match self.store.connector(scope.org, id).await.ok()? {
+                Some(connector) if connector.enabled => None,
+                found => Some(CONNECTOR.unusable(id, found.is_some())),
+            }
+        }
+        .boxed()
+    }
+
     fn describe<'a>(&'a self, _: &'a Policy, scope: ToolScope) -> Described<'a> {
         async move {
             let all = match self.store.connectors(scope.org).await {
                 Ok(all) => all,
                 Err(error) => {
-                    let source_id = SOURCE_PREFIX.trim_end_matches(':').to_owned();
+                    let source_id = CONNECTOR.name.to_owned();
                     return vec![Err(SourceError { source_id, problem: storage(&error) })];
                 }
             };

@@ -18,19 +18,18 @@ use serde_json::{Value, json};
 use store::{DatabaseSource, Store, StoreError};
 
 use super::arguments::check_schema;
-use super::catalog::{definition_hash, generated_guide};
+use super::catalog::{Guide, definition_hash};
 use super::connector::policy_risk;
-use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_key};
+use super::source_kind::DATABASE;
+use super::{CatalogAction, CatalogSource, Described, Found, Missing, Source, action_mode_key};
 use crate::databases::{Databases, Definition, QueryError, free_form};
 
-/// How the names of databases as sources begin.
-const SOURCE_PREFIX: &str = "db:";
 /// The timeout of a call as the gate enforces it, beyond that of the query: resolving a name, connecting and cancelling take time too.
 const CALL_MARGIN: Duration = Duration::from_secs(22);
 
 /// The id of a database as a source of actions.
 pub(crate) fn source_id(id: DatabaseId) -> String {
-    format!("{SOURCE_PREFIX}{id}")
+    DATABASE.source_id(id)
 }
 
 /// The source of all databases.
@@ -110,10 +109,7 @@ fn size_note() -> String {
 
 impl DatabaseTools {
     async fn find_tool(&self, scope: ToolScope, name: &str) -> Result<Option<Arc<dyn Tool>>, SourceError> {
-        let parsed = name.strip_prefix(SOURCE_PREFIX).and_then(|rest| rest.split_once(':'));
-        let Some((Ok(id), wanted)) = parsed.map(|(id, action)| (id.parse::<DatabaseId>(), action)) else {
-            return Ok(None);
-        };
+        let Some((id, wanted)) = DATABASE.parse::<DatabaseId>(name) else { return Ok(None) };
         let unusable = |problem: String| SourceError { source_id: source_id(id), problem };
         let found = self.store.database(scope.org, id).await.map_err(|error| unusable(storage(&error)))?;
         let Some(database) = found.filter(|database| database.enabled) else { return Ok(None) };
@@ -137,7 +133,7 @@ fn describe(database: DatabaseSource) -> Result<CatalogSource, SourceError> {
         size_note()
     );
     Ok(CatalogSource {
-        guide: generated_guide(&format!("{} (database)", database.name), &actions) + &note,
+        guide: Guide::Generated { title: format!("{} (database)", database.name), note },
         integration_id: None,
         display_name: Some(database.name),
         actions,
@@ -152,11 +148,24 @@ fn storage(error: &StoreError) -> String {
 
 impl Source for DatabaseTools {
     fn claims(&self, _: &Policy, name: &str) -> bool {
-        name.starts_with(SOURCE_PREFIX)
+        DATABASE.claims(name)
     }
 
     fn find<'a>(&'a self, _: &'a Policy, scope: ToolScope, name: &'a str) -> Found<'a> {
         self.find_tool(scope, name).boxed()
+    }
+
+    fn explain_missing<'a>(&'a self, scope: ToolScope, name: &'a str) -> Missing<'a> {
+        async move {
+            let Some((id, _)) = DATABASE.parse::<DatabaseId>(name) else {
+                return Some(DATABASE.unknown_id());
+            };
+            match self.store.database(scope.org, id).await.ok()? {
+                Some(database) if database.enabled => None,
+                found => Some(DATABASE.unusable(id, found.is_some())),
+            }
+        }
+        .boxed()
     }
 
     /// Does not connect: an agent that lists its actions must not wait for every database. `databases check` does.
@@ -165,7 +174,7 @@ impl Source for DatabaseTools {
             match self.store.databases(scope.org).await {
                 Ok(all) => all.into_iter().filter(|database| database.enabled).map(describe).collect(),
                 Err(error) => {
-                    let source_id = SOURCE_PREFIX.trim_end_matches(':').to_owned();
+                    let source_id = DATABASE.name.to_owned();
                     vec![Err(SourceError { source_id, problem: storage(&error) })]
                 }
             }

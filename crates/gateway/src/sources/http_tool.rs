@@ -18,7 +18,7 @@ use store::Scope;
 use url::Url;
 
 use super::arguments::check_schema;
-use super::catalog::{HTTP_TOOLS, definition_hash, generated_guide};
+use super::catalog::{Guide, HTTP_TOOLS, definition_hash};
 use super::credential::Credential;
 use super::{CatalogAction, CatalogSource, Described, Found, Source};
 use crate::outbound::Outbound;
@@ -66,7 +66,7 @@ impl Source for HttpTools {
             id: HTTP_TOOLS.to_owned(),
             integration_id: None,
             display_name: Some("HTTP tools".to_owned()),
-            guide: generated_guide("HTTP tools", &actions),
+            guide: Guide::Generated { title: "HTTP tools".to_owned(), note: String::new() },
             actions,
         };
         async { vec![Ok(source)] }.boxed()

@@ -23,9 +23,9 @@ use tokio::time::{sleep, timeout};
 use url::Url;
 
 use super::arguments::check_schema;
-use super::catalog::definition_hash;
+use super::catalog::{Guide, definition_hash};
 use super::http_tool::HttpNeeds;
-use super::{CatalogAction, CatalogSource, Described, Found, Source, action_mode_key};
+use super::{CatalogAction, CatalogSource, Described, Found, Missing, Source, action_mode_key};
 use crate::config::Config;
 
 /// The source of the actions of all vendors. Each connected vendor is one source of the catalog.
@@ -85,6 +85,14 @@ impl Source for Integrations {
         .boxed()
     }
 
+    fn explain_missing<'a>(&'a self, _: ToolScope, name: &'a str) -> Missing<'a> {
+        async move {
+            let (provider, _) = action(name)?;
+            Some(format!("Integration {} not connected to this session", provider.id))
+        }
+        .boxed()
+    }
+
     fn describe<'a>(&'a self, _: &'a Policy, scope: ToolScope) -> Described<'a> {
         async move {
             match self.usable(scope, "integrations").await {
@@ -109,7 +117,7 @@ fn describe(integration: Integration) -> Option<CatalogSource> {
         id: provider.id.to_owned(),
         integration_id: Some(integration.id.uuid()),
         display_name: Some(integration.display_name.unwrap_or_else(|| provider.name.to_owned())),
-        guide: provider.guide(),
+        guide: Guide::OfVendor(provider),
         actions: actions.collect(),
     })
 }

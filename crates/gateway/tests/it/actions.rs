@@ -60,6 +60,51 @@ async fn the_catalog_shows_each_action_with_its_schema_risk_and_mode() {
     }
 }
 
+#[tokio::test]
+async fn what_lanes_prohibit_is_in_no_catalog_and_a_call_of_it_says_why() {
+    for world in worlds().await {
+        let rule =
+            "{rule_id: nothing, reason: nothing is written, lanes: [\"actions.*\"], tools: [effect.write]}";
+        let world = world.with_prohibition(rule).await;
+        let (own, token) = agent(&world).await;
+        // No mode opens what lanes prohibit.
+        set_mode(&world, "tools:effect.write", "allow").await;
+        let (_, key) = crate::mcp::mcp_key(&world, Role::Owner).await;
+        let available = format!("/proliferate/{own}/actions/available");
+        for who in [token.as_str(), world.team.token(Role::Member), world.team.token(Role::Owner)] {
+            let (_, body) = get(&world, who, &available).await;
+            let actions = body["integrations"][0]["actions"].as_array().unwrap();
+            let names: Vec<_> = actions.iter().map(|action| action["name"].as_str().unwrap()).collect();
+            assert!(names.contains(&"effect.read") && !names.contains(&"effect.write"), "{names:?}");
+            let (_, guide) = get(&world, who, &format!("/proliferate/{own}/actions/guide/tools")).await;
+            let guide = guide["guide"].as_str().unwrap();
+            assert!(guide.contains("## effect.read") && !guide.contains("effect.write"), "{guide}");
+            let told = body["unavailable"][0]["problem"].as_str();
+            assert_eq!(
+                told.is_some_and(|told| told.contains("effect.write")),
+                who == world.team.token(Role::Owner)
+            );
+        }
+        let tool = crate::mcp::tool_of("effect.write");
+        for caller in [&token, &key] {
+            let list = crate::mcp::message("tools/list", &json!({}));
+            let listed = crate::mcp::request(&world, caller, &list).send().await.json();
+            let names = crate::mcp::names(&listed["result"]);
+            assert!(names.contains(&crate::mcp::tool_of("effect.read").as_str()), "{names:?}");
+            assert!(!names.contains(&tool.as_str()), "{names:?}");
+            let refused = crate::mcp::call(&world, caller, &tool, json!({"note": "hello"})).await;
+            assert_eq!(
+                crate::mcp::text(&refused["result"]),
+                "Action denied: nothing is written",
+                "{refused}"
+            );
+        }
+        let (status, body) = invoke(&world, &token, own, "effect.write", json!({"note": "hello"})).await;
+        assert_eq!((status, &body["error"]), (403, &json!("Action denied: nothing is written")));
+        assert_eq!(world.effects(), 0);
+    }
+}
+
 pub(crate) async fn invoke(
     world: &World,
     token: &str,

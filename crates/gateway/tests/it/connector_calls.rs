@@ -134,3 +134,53 @@ async fn a_call_over_mcp_returns_no_secret_of_the_vault() {
         assert!(!said.contains("vault-canary") && !said.contains("s3cret"), "{said}");
     }
 }
+
+#[tokio::test]
+async fn a_call_of_a_source_that_is_gone_names_it_and_says_what_to_do() {
+    for world in worlds().await {
+        let path = world.add("docs").await;
+        let agent = world.agent().await;
+        let id = path.rsplit('/').next().unwrap();
+        let unknown = crate::people::some_uuid();
+        let said = async |integration: &str, action: &str| {
+            let call = json!({"integration": integration, "action": action, "params": {}});
+            let invoke = format!("/proliferate/{}/actions/invoke", agent.0);
+            let refused = world.gateway.post(&invoke, &call).bearer(&agent.1).send().await;
+            assert_eq!(refused.status, 404, "{}", refused.text());
+            let text = refused.json()["error"].as_str().unwrap().to_owned();
+            let (problem, advice) = text.split_once("; ").unwrap();
+            assert_eq!(advice, "`proliferate actions list` shows what there is");
+            problem.to_owned()
+        };
+        let connector = format!("connector:{id}");
+        assert_eq!(said(&connector, "nothing").await, format!("Unknown action: {connector}/nothing"));
+        assert_eq!(world.ask("PATCH", &path, &json!({"enabled": false})).await.status, 200);
+        assert_eq!(said(&connector, "echo").await, format!("The connector {id} is disabled"));
+        assert_eq!(world.ask("DELETE", &path, &Value::Null).await.status, 200);
+        assert_eq!(said(&connector, "echo").await, format!("Unknown connector: {id}"));
+        let database = format!("db:{unknown}");
+        assert_eq!(said(&database, "query").await, format!("Unknown database: {unknown}"));
+        let expected = "Unknown connector: the integration is connector:ID, where ID is a complete id";
+        assert_eq!(said("connector:docs", "echo").await, expected);
+        assert_eq!(said("linear", "list_issues").await, "Integration linear not connected to this session");
+        assert_eq!(said("linear", "nothing").await, "Unknown action: linear/nothing");
+        assert_eq!(said("nothing", "at_all").await, "Unknown integration: nothing");
+        for (key, problem) in [
+            (
+                format!("{connector}:echo"),
+                format!("the organization has no connector {id}: `proliferate connectors ls`"),
+            ),
+            (
+                format!("{database}:query"),
+                format!("the organization has no database {unknown}: `proliferate databases ls`"),
+            ),
+            (
+                "connector:docs:echo".to_owned(),
+                "where ID is a complete id: `proliferate connectors ls`".to_owned(),
+            ),
+        ] {
+            let answer = world.ask("PUT", "/v1/action-modes", &json!({"key": key, "mode": "deny"})).await;
+            assert!(answer.status == 400 && answer.text().contains(&problem), "{}", answer.text());
+        }
+    }
+}

@@ -326,6 +326,7 @@ async fn an_invocation_names_its_integration_and_one_that_is_not_connected_says_
             ("jira", "get_issue", "Unknown integration: jira"),
         ] {
             let (status, refused) = invoke(integration, action).await;
+            let said = format!("{said}; `proliferate actions list` shows what there is");
             assert_eq!((status, &refused["error"]), (404, &json!(said)));
         }
         for (id, shown) in [(slack, json!(linear)), (linear, Value::Null)] {

@@ -81,12 +81,13 @@ pub struct ModeReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionCatalog {
     pub integrations: Vec<ActionSource>,
-    /// The sources that are left out because they could not be asked. For admins and owners only.
+    /// The sources that are left out because they could not be asked, and what the lanes of the policy prohibit for the
+    /// session's agent. For admins and owners only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unavailable: Vec<UnavailableSource>,
 }
 
-/// A source of actions that could not be asked what it offers.
+/// A source of actions that could not be asked what it offers, or of which not everything is offered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnavailableSource {
     pub integration: String,

@@ -11,6 +11,8 @@ use super::super::forge::ForgeRepo;
 use super::super::pack::{CommitScan, MAX_SCANNED, Scan};
 use super::request::{PushRequest, RefUpdate};
 
+/// The source of the actions that are operations.
+pub(crate) const GIT_SOURCE: &str = "git";
 /// How many more bytes of a push are read before the scan for commits continues.
 const SCAN_STEP: usize = 64 * 1024;
 
@@ -42,7 +44,7 @@ impl Operation {
     /// The key of its action mode. Ordinary pushes are governed by lanes alone.
     pub(crate) fn mode_key(self) -> Option<ModeKey> {
         let action = self.tool().strip_prefix("git.").filter(|_| self != Self::Push)?;
-        ModeKey::new("git", action).ok()
+        ModeKey::new(GIT_SOURCE, action).ok()
     }
 
     /// The operation that policy decides about for a whole push. A push that mixes operations is refused by the check
