@@ -71,7 +71,9 @@ impl Finding {
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
-    let (sandboxes, opencode, database, models, secrets, port, policy, script) = tokio::join!(
+    let (origin, sandboxes, opencode, database, models, secrets, port, policy, script) = tokio::join!(
+        // Boxed, or the future of every command would be large.
+        Box::pin(settings::origin(config)),
         isolation::check(context),
         machine::opencode(config),
         services::database(config),
@@ -81,8 +83,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         settings::policy(config),
         settings::script(config),
     );
-    let mut findings =
-        vec![settings::origin(), machine::data_dir(config), machine::disk(config), database, secrets];
+    let mut findings = vec![origin, machine::data_dir(config), machine::disk(config), database, secrets];
     findings.extend([policy, settings::checkpoints(config), script]);
     findings.extend(models);
     findings.extend([services::prices(config), services::shares(config), port]);

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use gate::{RulesError, read_policy};
 use policy::{Effect, Policy, PolicyError};
 use serde_json::json;
+use store::Store;
 
 use crate::args::{GrantsCommand, OverrideCommand, PolicyCommand};
 use crate::context::Context;
@@ -97,6 +98,16 @@ fn load(dir: Option<&Path>) -> Result<Policy, Failure> {
         }
         (other, _) => invalid_policy(other),
     })
+}
+
+/// The versions of the policy that a gateway has loaded last, if they are not those of this policy.
+pub(crate) async fn other_policy_in_force(store: &Store, policy: &Policy) -> Option<String> {
+    let record = store.last_policy_change().await.ok()??;
+    let event = serde_json::from_str::<ledger::Event>(&record).ok()?;
+    let (in_force, pins) = (event.policy_versions, policy.pins());
+    let (lanes, roles) = (in_force.lanes.as_str(), in_force.roles.as_str());
+    let same = (lanes, roles) == (&*pins.lanes.git_blob, &*pins.roles.git_blob);
+    (!same).then(|| format!("lanes@{lanes} roles@{roles}"))
 }
 
 /// Describes a policy that cannot be loaded without naming the setting: the folder may come from the command line.

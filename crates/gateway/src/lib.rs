@@ -47,6 +47,6 @@ pub use app::{App, AppState};
 pub use boot::{Gateway, StartError, open_store, url_of};
 pub use data_dir::{DataDir, DataDirError};
 pub use sources::{
-    ActionKeyError, ActionKeys, document as agent_tools_document, is_of_organization,
-    known_tool, missing_lanes,
+    ActionKeyError, ActionKeys, StoredAction, document as agent_tools_document, is_of_organization,
+    known_tool, missing_lanes, stored_action,
 };

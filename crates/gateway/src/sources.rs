@@ -26,6 +26,7 @@ mod save_service_commands;
 mod save_snapshot;
 mod services;
 mod source_kind;
+mod stored_action;
 mod verify;
 
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub use needed_lanes::missing_lanes;
 pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, PlatformTool};
 pub(crate) use services::{ServiceAct, ServicesSource};
 pub use source_kind::is_of_organization;
+pub use stored_action::{StoredAction, stored_action};
 pub(crate) use verify::MAX_CONCURRENT_UPLOADS;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;

@@ -116,7 +116,7 @@ pub(crate) struct ExplainArgs {
     /// The operation of the tool [default: the tool's name]
     #[arg(long)]
     pub(crate) operation: Option<String>,
-    /// The risk to assume; needed for tools of connectors and databases, which only the gateway knows
+    /// The risk to assume; without --org needed for tools of connectors and databases
     /// [default: the tool's own]
     #[arg(long, value_enum)]
     pub(crate) risk: Option<RiskArg>,
@@ -142,7 +142,8 @@ pub(crate) struct ExplainArgs {
     /// Assume that the caller holds a break-glass grant
     #[arg(long)]
     pub(crate) granted: bool,
-    /// Use the modes of this organization [default: the mode follows from the risk]
+    /// Use the modes of this organization, its databases, and the reviews of its connectors' tools
+    /// [default: the mode follows from the risk]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
     /// Also apply the modes of this automation, by name or id

@@ -9,22 +9,49 @@ use gateway::llm::load_script;
 use gateway::missing_lanes;
 use rustix::fs::Access;
 use secrecy::ExposeSecret as _;
-use store::Store;
+use store::{Store, StoreError};
 
 use super::Finding;
+use crate::policy::other_policy_in_force;
 
-/// Which settings the other checks use.
-pub(super) fn origin() -> Finding {
-    Finding::good("settings", "those of this shell; a gateway that runs has those that it was started with")
+/// Which settings the other checks use, and whether a gateway has loaded another policy than they name.
+pub(super) async fn origin(config: &Config) -> Finding {
+    const CHECK_NAME: &str = "settings";
+    let folder = config.policy_dir.clone();
+    let read = FileWork::default().run(move || read_policy(folder.as_deref())).await;
+    let other = match (read, open(config).await) {
+        (Ok(Ok(policy)), Ok(store)) => {
+            let other = other_policy_in_force(&store, &policy).await;
+            store.close().await;
+            other
+        }
+        // The checks of these say what is wrong with them.
+        (Err(_) | Ok(Err(_)), _) | (_, Err(_)) => None,
+    };
+    match other {
+        None => Finding::good(
+            CHECK_NAME,
+            "those of this shell; a gateway that runs has those that it was started with",
+        ),
+        Some(other) => Finding::weak(
+            CHECK_NAME,
+            format!("those of this shell, with which a gateway was not started: it last loaded {other}"),
+            "run `proliferate doctor` with the settings of the gateway, such as its PROLIFERATE_POLICY_DIR",
+        ),
+    }
+}
+
+async fn open(config: &Config) -> Result<Store, StoreError> {
+    match &config.database {
+        Database::Sqlite => Store::open_existing_sqlite(&config.sqlite_file()).await,
+        Database::Postgres(url) => Store::open_existing_postgres(url.expose_secret()).await,
+    }
 }
 
 /// Checks that the keys exist and can open the secrets in the database. Creates no keys.
 pub(super) async fn secrets(config: &Config) -> Finding {
     const CHECK_NAME: &str = "secrets";
-    let store = match &config.database {
-        Database::Sqlite => Store::open_existing_sqlite(&config.sqlite_file()).await,
-        Database::Postgres(url) => Store::open_existing_postgres(url.expose_secret()).await,
-    };
+    let store = open(config).await;
     // A missing database holds no secrets; the database check reports one that cannot be read.
     let sealing = match store {
         Ok(store) => {

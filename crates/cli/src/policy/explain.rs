@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use gateway::known_tool;
+use gateway::config::{Config, Database};
+use gateway::{StoredAction, is_of_organization, known_tool, stored_action};
 use policy::{
     Action, ActorClass, Claim, Explanation, Flag, Grant, ModeDecision, ModeKey, Outcome, Policy, Request,
-    Risk, RunState, WriteMode, full_name, resolve_mode,
+    Risk, RunState, WriteMode, apply_drift, full_name, resolve_mode,
 };
 use serde_json::json;
 
-use super::load;
+use super::{load, other_policy_in_force};
 use crate::args::{ExplainArgs, RiskArg, WriteArg};
+use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::json_file::read_json;
@@ -24,29 +26,87 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Fai
     if args.dir.is_none() {
         warn_of_another(context, &policy, &place).await;
     }
-    let mut request = request(&policy, args);
-    request.mode = mode(context, &policy, args, &request.action).await?;
+    let stored = stored(context, &policy, args).await?;
+    let mut notes = notes(&policy, args, stored.as_ref());
+    let stored = stored.and_then(Result::ok);
+    let mut request = request(&policy, args, stored.as_ref());
+    request.mode = mode(context, &policy, args, &request.action).await?.map(|mode| match &stored {
+        Some(StoredAction { unreviewed: true, .. }) => apply_drift(mode, None, "unreviewed"),
+        _ => mode,
+    });
     let explained = policy::explain(&policy, &request);
+    if args.org.is_some() {
+        notes.push(format!("modes from {}", database(&context.config)));
+    }
     if context.out.is_json() {
-        json_line(&json!(explained));
+        let mut value = json!(explained);
+        value["policy"] = json!({ "from": place, "pins": policy.pins() });
+        value["notes"] = json!(notes);
+        json_line(&value);
     } else {
         print(context, &explained);
         line(&format!("explained from {place}"));
+        for note in notes {
+            line(&clean(&note));
+        }
     }
     Ok(())
+}
+
+/// The database that this shell names.
+fn database(config: &Config) -> String {
+    match &config.database {
+        Database::Sqlite => config.sqlite_file().display().to_string(),
+        Database::Postgres(_) => "the database of DATABASE_URL".to_owned(),
+    }
+}
+
+/// The action of a connector or database as the organization has it, or why it has not.
+async fn stored(
+    context: &Context,
+    policy: &Policy,
+    args: &ExplainArgs,
+) -> Result<Option<Result<StoredAction, String>>, Failure> {
+    let (Some(key), Some(org)) = (key_of_organization(policy, args), args.org.as_deref()) else {
+        return Ok(None);
+    };
+    let store = context.store().await?;
+    let org = context.org(&store, Some(org)).await?;
+    Ok(stored_action(&store, org, &key).await?)
+}
+
+/// The key of an action of a connector or a database, which no policy file names.
+fn key_of_organization(policy: &Policy, args: &ExplainArgs) -> Option<ModeKey> {
+    let tool = args.tool.as_ref()?;
+    let operation = args.operation.as_ref().unwrap_or(tool);
+    if known_tool(policy, tool, operation).is_some() {
+        return None;
+    }
+    full_name(tool, operation).parse().ok().filter(is_of_organization)
+}
+
+/// What the explanation assumes.
+fn notes(policy: &Policy, args: &ExplainArgs, stored: Option<&Result<StoredAction, String>>) -> Vec<String> {
+    match stored {
+        Some(Ok(StoredAction { assumption, .. })) => assumption.iter().cloned().collect(),
+        Some(Err(problem)) if args.risk.is_some() => {
+            vec![format!("{problem}: the call is explained as if it were there")]
+        }
+        Some(Err(problem)) => vec![problem.clone()],
+        None if key_of_organization(policy, args).is_some() => vec![
+            "without --org nobody knows whether this tool exists and its definition was reviewed; an unreviewed \
+             one of a connector needs approval"
+                .to_owned(),
+        ],
+        None => Vec::new(),
+    }
 }
 
 /// The settings of this shell need not be those that the gateway was started with.
 async fn warn_of_another(context: &Context, policy: &Policy, place: &str) {
     let Ok(store) = context.store().await else { return };
-    let Ok(Some(record)) = store.last_policy_change().await else { return };
-    let Ok(event) = serde_json::from_str::<ledger::Event>(&record) else { return };
-    let (in_force, pins) = (event.policy_versions, policy.pins());
-    let (lanes, roles) = (in_force.lanes.as_str(), in_force.roles.as_str());
-    if (lanes, roles) != (&*pins.lanes.git_blob, &*pins.roles.git_blob) {
-        warn(&format!(
-            "a gateway last loaded lanes@{lanes} roles@{roles}, which is not {place}: name its folder with --dir"
-        ));
+    if let Some(other) = other_policy_in_force(&store, policy).await {
+        warn(&format!("a gateway last loaded {other}, which is not {place}: name its folder with --dir"));
     }
 }
 
@@ -74,7 +134,7 @@ fn print(context: &Context, explained: &Explanation) {
     line(&format!("{colour}{word}{colour:#} by {}: {}", verdict.rule_id, verdict.reason));
 }
 
-fn request(policy: &Policy, args: &ExplainArgs) -> Request {
+fn request(policy: &Policy, args: &ExplainArgs, stored: Option<&StoredAction>) -> Request {
     // The policy defines the class of a role. An unknown role is denied whatever its class.
     let class = policy.role(&args.role).map_or(ActorClass::System, |role| role.class);
     let mut scope: BTreeSet<String> = args.scope.iter().cloned().collect();
@@ -91,7 +151,7 @@ fn request(policy: &Policy, args: &ExplainArgs) -> Request {
         claimed: None,
         role: args.role.clone(),
         lane: args.lane.clone(),
-        action: action(policy, args),
+        action: action(policy, args, stored),
         scope,
         refs: Vec::new(),
         flags: args.flag.iter().map(Flag::new).collect(),
@@ -133,7 +193,7 @@ async fn mode(
     Ok(Some(resolve_mode(key, automation.as_ref(), &modes.org, *risk, params.as_ref())))
 }
 
-fn action(policy: &Policy, args: &ExplainArgs) -> Action {
+fn action(policy: &Policy, args: &ExplainArgs, stored: Option<&StoredAction>) -> Action {
     if let Some(table) = &args.table {
         let mode = match args.mode {
             WriteArg::Append => WriteMode::Append,
@@ -148,9 +208,12 @@ fn action(policy: &Policy, args: &ExplainArgs) -> Action {
         Some(RiskArg::Read) => Risk::Read,
         Some(RiskArg::Write) => Risk::Write,
         Some(RiskArg::Danger) => Risk::Danger,
-        None => known.as_ref().map_or(Risk::Danger, |tool| tool.risk),
+        None => {
+            let known = known.as_ref().map(|tool| tool.risk);
+            known.or(stored.map(|stored| stored.risk)).unwrap_or(Risk::Danger)
+        }
     };
     // A hypothetical tool with a given risk counts as registered.
-    let registered = known.is_some() || args.risk.is_some();
+    let registered = known.is_some() || stored.is_some() || args.risk.is_some();
     Action::Tool { tool_name, operation, risk, registered, writes: known.and_then(|tool| tool.writes) }
 }

@@ -66,3 +66,40 @@ fn a_database_is_added_checked_changed_and_removed() {
     assert_eq!(machine.json(&["databases", "rm", "shop"])["removed"], json!(id));
     assert_eq!(machine.json(&["databases", "ls"]), json!([]));
 }
+
+#[test]
+fn a_replay_knows_the_recorded_calls_of_queries() {
+    let machine = Machine::new();
+    let folder = tempfile::tempdir().unwrap();
+    let queries = folder.path().join("queries.yaml");
+    std::fs::write(&queries, QUERIES).unwrap();
+    let gateway = machine.serve_with(&[("DATABASE_FILES_DIR", folder.path().to_str().unwrap())]);
+    let own = folder.path().join(machine.first_org());
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("shop.db"), []).unwrap();
+    let add = ["databases", "add", "--name", "shop", "--sqlite", "shop.db", "--queries"];
+    let added = machine.json(&[&add[..], &[queries.to_str().unwrap()]].concat());
+    let query = format!("db:{}:orders", added["id"].as_str().unwrap());
+    let call = |run: &str, lane: &str| {
+        let actor = json!({"actor_type": "system", "actor_id": "worker"});
+        let call = json!({"tool_name": query, "operation": query, "lane_id": lane, "actor": actor, "run_id": run,
+            "scope": {}, "parameters": {"customer": "ada"}});
+        gateway.post("/v1/tool-calls", &machine.service(), &call).0
+    };
+    assert_eq!(call("query-run-1", "actions.read"), 200);
+    assert_eq!(call("query-run-2", "actions.write"), 403);
+    let policy = folder.path().join("policy");
+    std::fs::create_dir(&policy).unwrap();
+    for (name, text) in [
+        ("lanes.yaml", include_str!("../../../../policy/lanes.yaml")),
+        ("roles.yaml", include_str!("../../../../policy/roles.yaml")),
+    ] {
+        std::fs::write(policy.join(name), text).unwrap();
+    }
+    let replay = ["policy", "replay", policy.to_str().unwrap()];
+    let none = json!({"decisions": 2, "unreadable": 0, "pinned": 0, "flips": []});
+    assert_eq!(machine.json(&replay), none);
+    // What a query risked is recorded, so it counts also when its database is gone.
+    assert_eq!(machine.run(&["databases", "rm", "shop"]).code, 0);
+    assert_eq!(machine.json(&replay), none);
+}

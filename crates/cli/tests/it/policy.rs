@@ -264,62 +264,145 @@ fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
     assert_eq!(machine.run(&["audit", "verify"]).code, 0);
 }
 
+/// A gateway with a connector that is down, and a database with one query.
+struct OwnSources {
+    /// Declared before the machine, so that the server is dropped before its files.
+    server: Server,
+    machine: Machine,
+    org: String,
+    /// The key of a tool of the connector.
+    tool: String,
+    /// The key of the query.
+    query: String,
+}
+
+impl OwnSources {
+    fn new() -> Self {
+        let machine = Machine::new();
+        let (folder, dir) = folder(
+            &machine,
+            "own",
+            &[("queries.yaml", "queries: [{name: top_users, description: Lists users, sql: SELECT 1}]")],
+        );
+        // Nobody listens there: the connector is down.
+        let server =
+            machine.serve_with(&[("DATABASE_FILES_DIR", &dir), ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1:1")]);
+        let org = machine.first_org();
+        let own = folder.join(&org);
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(own.join("shop.db"), []).unwrap();
+        let id = |args: &[&str]| machine.json(args)["id"].as_str().unwrap().to_owned();
+        let connector =
+            id(&["connectors", "add", "--name", "docs", "--url", "http://127.0.0.1:1/mcp", "--auth", "none"]);
+        let queries = format!("{dir}/queries.yaml");
+        let database =
+            id(&["databases", "add", "--name", "shop", "--sqlite", "shop.db", "--queries", &queries]);
+        let (tool, query) = (format!("connector:{connector}:search"), format!("db:{database}:top_users"));
+        Self { server, machine, org, tool, query }
+    }
+
+    /// Explains a call of an agent in the lane for reading.
+    fn explain(&self, tool: &str, more: &[&str]) -> Value {
+        let agent = ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.read", "--tool", tool];
+        self.machine.json(&[&agent[..], &["--org", &self.org], more].concat())
+    }
+}
+
 #[test]
 fn modes_of_connectors_databases_and_automations_are_explained() {
-    let machine = Machine::new();
-    let (folder, dir) = folder(
-        &machine,
-        "own",
-        &[("queries.yaml", "queries: [{name: top_users, description: Lists users, sql: SELECT 1}]")],
-    );
-    // Nobody listens there: the connector is down.
-    let server =
-        machine.serve_with(&[("DATABASE_FILES_DIR", &dir), ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1:1")]);
-    let org = machine.first_org();
-    let own = folder.join(&org);
-    std::fs::create_dir(&own).unwrap();
-    std::fs::write(own.join("shop.db"), []).unwrap();
-    let id = |args: &[&str]| machine.json(args)["id"].as_str().unwrap().to_owned();
+    let own = OwnSources::new();
+    let OwnSources { server, machine, org, tool, query } = &own;
     let explain = |tool: &str, more: &[&str]| {
-        let agent =
-            ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.read", "--risk", "read"];
-        let described = machine.json(&[&agent[..], &["--tool", tool, "--org", &org], more].concat());
+        let described = own.explain(tool, &[&["--risk", "read"], more].concat());
         described["verdict"]["rule_id"].as_str().unwrap().to_owned()
     };
     let set = |key: &str, mode: &str| {
-        assert_eq!(machine.run(&["actions", "modes", "set", key, mode, "--org", &org]).code, 0, "{key}");
+        assert_eq!(machine.run(&["actions", "modes", "set", key, mode, "--org", org]).code, 0, "{key}");
     };
-    let connector =
-        id(&["connectors", "add", "--name", "docs", "--url", "http://127.0.0.1:1/mcp", "--auth", "none"]);
-    let queries = format!("{dir}/queries.yaml");
-    let database = id(&["databases", "add", "--name", "shop", "--sqlite", "shop.db", "--queries", &queries]);
-    let (connector, database) = (format!("connector:{connector}:search"), format!("db:{database}:top_users"));
-    assert_eq!(explain(&connector, &[]), "lane:actions.read");
-    let warned = machine.json(&["actions", "modes", "set", &connector, "allow", "--org", &org]);
+    let warned = machine.json(&["actions", "modes", "set", tool, "allow", "--org", org]);
     assert!(warned["warning"].as_str().unwrap().contains("only a running gateway asks"), "{warned}");
-    set(&connector, "deny");
-    set(&database, "require_approval");
-    assert_eq!(explain(&connector, &[]), "mode:deny:org_default");
-    assert_eq!(explain(&database, &[]), "mode:require_approval:org_default");
+    assert_eq!(explain(tool, &[]), "mode:require_approval:org_default", "a mode is no review");
+    set(tool, "deny");
+    set(query, "require_approval");
+    assert_eq!(explain(tool, &[]), "mode:deny:org_default");
+    assert_eq!(explain(query, &[]), "mode:require_approval:org_default");
 
     let token = machine.run(&["token", "user"]).out;
     let new = json!({"name": "triage", "instructions": "Look at new issues."});
     let (status, made) = server.post("/v1/automations", token.trim(), &new);
     assert_eq!(status, 201, "{made}");
     let path = format!("/v1/automations/{}/action-modes", made["id"].as_str().unwrap());
-    for key in [&connector, &database] {
+    for key in [tool, query] {
         assert_eq!(server.put(&path, token.trim(), &json!({"key": key, "mode": "allow"})), 200);
     }
-    assert_eq!(explain(&database, &["--automation", "triage"]), "lane:actions.read");
+    assert_eq!(explain(query, &["--automation", "triage"]), "lane:actions.read");
     assert_eq!(
-        explain(&connector, &["--automation", "triage"]),
+        explain(tool, &["--automation", "triage"]),
         "mode:deny:org_default",
         "no automation loosens what its organization denies"
     );
-    let described = ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", &database];
-    let unknown = machine.run(&[&described[..], &["--org", &org, "--automation", "none"]].concat());
+    let described = ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", query];
+    let unknown = machine.run(&[&described[..], &["--org", org, "--automation", "none"]].concat());
     assert!(unknown.code == 1 && unknown.err.contains("there is no automation"), "{}", unknown.err);
     assert_eq!(machine.run(&[&described[..], &["--automation", "triage"]].concat()).code, 2, "of which one?");
+}
+
+#[test]
+fn what_nobody_has_reviewed_and_what_is_assumed_is_explained() {
+    let own = OwnSources::new();
+    let OwnSources { machine, tool, query, .. } = &own;
+    // Nobody has reviewed what the server offers, so the call is not allowed although its risk would be.
+    let unreviewed = own.explain(tool, &["--risk", "read"]);
+    assert_eq!(unreviewed["verdict"]["rule_id"], "mode:require_approval:inferred_default", "{unreviewed}");
+    assert_eq!(unreviewed["mode"]["reason"], "definition_drift", "{unreviewed}");
+    let reason = unreviewed["verdict"]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("nobody has reviewed the tool's definition"), "{reason}");
+    let notes = unreviewed["notes"].to_string();
+    assert!(
+        notes.contains("assumes that its server offers this tool") && notes.contains("modes from "),
+        "{notes}"
+    );
+    assert_eq!(unreviewed["policy"]["from"], "the built-in policy");
+    assert_eq!(unreviewed["policy"]["pins"], machine.json(&["policy", "check"])["pins"]);
+    // The risk of a connector is write, unless somebody has set another one; that of a query is known.
+    assert_eq!(own.explain(tool, &[])["verdict"]["rule_id"], "lane:actions.read:risk");
+    assert_eq!(own.explain(query, &[])["verdict"]["rule_id"], "lane:actions.read");
+    for (tool, problem) in [
+        (query.replace("top_users", "nothing"), "has no query \"nothing\""),
+        (query.replace("top_users", "query"), "does not let agents write statements"),
+        (tool.replace("connector:", "db:"), "Unknown database: "),
+        ("connector:docs:search".to_owned(), "ID is a complete id"),
+    ] {
+        let unknown = own.explain(&tool, &[]);
+        assert_eq!(unknown["verdict"]["reason"], "the tool is not available", "{unknown}");
+        assert!(unknown["notes"][0].as_str().unwrap().contains(problem), "{unknown}");
+    }
+    let plain = ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.read", "--tool", tool];
+    let nowhere = machine.json(&[&plain[..], &["--risk", "read"]].concat());
+    assert!(nowhere["notes"][0].as_str().unwrap().starts_with("without --org nobody knows"), "{nowhere}");
+}
+
+#[test]
+fn a_shell_that_names_another_policy_than_the_gateway_is_told_so() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");
+    let (_, other) = folder(&machine, "other", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
+    let settings = |found: &str| {
+        let found: Value = serde_json::from_str(found).unwrap();
+        let checks = found["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|check| check["name"] == "settings").unwrap()
+    };
+    assert_eq!(settings(&machine.run(&["doctor", "--json"]).out)["state"], "ok");
+    let with =
+        |args: &[&str]| ended(&machine.command(args).env("PROLIFERATE_POLICY_DIR", &other).output().unwrap());
+    let told = settings(&with(&["doctor", "--json"]).out);
+    let detail = told["detail"].as_str().unwrap();
+    assert!(told["state"] == "warning" && detail.contains("it last loaded lanes@"), "{told}");
+    let explain = ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", "a.b"];
+    let told = with(&explain);
+    assert!(told.err.contains("a gateway last loaded lanes@") && told.out.contains(&other), "{}", told.err);
+    assert_eq!(server.stop(), 0);
 }
 
 #[test]
