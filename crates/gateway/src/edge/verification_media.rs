@@ -1,5 +1,5 @@
 //! `GET /proliferate/{id}/verification-media`: the files that the agent uploaded as evidence. Whoever may watch the
-//! session may see them; a key of another session is unknown here.
+//! session may see them. A key that is not of this session is refused, whether it exists elsewhere or not.
 
 use axum::Json;
 use axum::http::{HeaderValue, header};
@@ -33,7 +33,7 @@ pub(super) async fn media(
     let session = access.session.id;
     match (query.key, query.prefix) {
         (Some(key), _) => {
-            check(session, &key)?;
+            check(session, "key", &key)?;
             let found = app.store.evidence_file(session, &key).await?.ok_or_else(unknown)?;
             if query.stream == Some(true) {
                 content(&app, &access, found).await
@@ -42,7 +42,7 @@ pub(super) async fn media(
             }
         }
         (None, Some(prefix)) => {
-            check(session, &prefix)?;
+            check(session, "prefix", &prefix)?;
             let files = app.store.evidence(session, &prefix, MAX_LISTED_FILES).await?;
             let files = files.into_iter().map(|file| entry(file, &prefix)).collect();
             Ok(Json(MediaFiles { files }).into_response())
@@ -55,11 +55,17 @@ fn unknown() -> ApiError {
     ApiError::not_found("There is no such file in this session")
 }
 
-/// Refuses a key or prefix that is not of this session, with the same answer whether it exists elsewhere or not.
-fn check(session: SessionId, key: &str) -> Result<(), ApiError> {
-    let ours = key.starts_with(&format!("sessions/{session}/verification/"));
+/// Refuses a key or prefix that no file of this session can have.
+fn check(session: SessionId, field: &str, key: &str) -> Result<(), ApiError> {
+    let folder = format!("sessions/{session}/verification/");
     let plain = key.len() <= MAX_KEY_BYTES && !key.contains(char::is_control);
-    if ours && plain { Ok(()) } else { Err(unknown()) }
+    if plain && key.starts_with(&folder) {
+        return Ok(());
+    }
+    let expected = format!(
+        "{field} must start with {folder}, and have at most {MAX_KEY_BYTES} bytes and no control characters"
+    );
+    Err(ApiError::bad_request(&expected))
 }
 
 fn entry(file: EvidenceFile, prefix: &str) -> MediaFile {

@@ -330,15 +330,19 @@ async fn evidence_is_served_to_callers_who_may_watch_its_session() {
             assert_eq!(content.header(name), Some(value), "{name}");
         }
         assert_eq!(get(own, String::new(), member.clone()).await.status, 400);
-        // The key of a file of another session is not found, also if the caller may read that session.
+        let unknown = get(own, format!("?key={prefix}nothing.log"), member.clone()).await;
+        assert_eq!(unknown.status, 404, "{}", unknown.text());
+        // The key of a file of another session is refused, also if the caller may read that session.
         for (_, foreign) in &sessions[1..] {
             for query in
                 [format!("?key={foreign}a%20b.log"), format!("?prefix={foreign}"), "?prefix=sessions/".into()]
             {
                 let answer = get(own, query, member.clone()).await;
-                assert_eq!(answer.status, 404, "{}", answer.text());
+                assert_eq!(answer.status, 400, "{}", answer.text());
             }
         }
+        let text = get(own, "?key=nonsense".to_owned(), member.clone()).await.text();
+        assert!(text.contains(&format!("key must start with sessions/{own}/verification/")), "{text}");
         let (session, query) = (sessions[2].0, format!("?prefix={}", sessions[2].1));
         assert_eq!(get(session, query, member).await.status, 404, "a session of another organization");
         let query = format!("?prefix={prefix}");
