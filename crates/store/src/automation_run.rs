@@ -305,10 +305,22 @@ impl Store {
     pub async fn run_has_ended(&self, org: OrgId, session: SessionId) -> Result<bool, StoreError> {
         const SQL: &str = "SELECT count(*) FROM automation_runs
             WHERE org_id = $1 AND session_id = $2 AND completed_at IS NOT NULL";
+        self.has_run(SQL, org, session).await
+    }
+
+    /// Whether a session works for a run that has not ended. Anybody can create a session with the client type of
+    /// automations, which works for none.
+    pub async fn has_open_run(&self, org: OrgId, session: SessionId) -> Result<bool, StoreError> {
+        const SQL: &str = "SELECT count(*) FROM automation_runs
+            WHERE org_id = $1 AND session_id = $2 AND completed_at IS NULL";
+        self.has_run(SQL, org, session).await
+    }
+
+    async fn has_run(&self, sql: &'static str, org: OrgId, session: SessionId) -> Result<bool, StoreError> {
         let (org, session) = (org.uuid(), session.uuid());
-        let ended: i64 =
-            read!(self, pool => sqlx::query_scalar(SQL).bind(org).bind(session).fetch_one(pool).await)?;
-        Ok(ended > 0)
+        let found: i64 =
+            read!(self, pool => sqlx::query_scalar(sql).bind(org).bind(session).fetch_one(pool).await)?;
+        Ok(found > 0)
     }
 
     /// Runs that have a session and have not ended whose session was deleted or has ended.

@@ -200,8 +200,8 @@ impl Session {
         }
     }
 
-    /// Whether somebody waits for the agent: a watcher, or an automation until its run has ended, which does so without a
-    /// connection. While its agent waits for people, nobody waits for the agent.
+    /// Whether somebody waits for the agent: a watcher, or the run of an automation until it has ended, which does so without
+    /// a connection. While its agent waits for people, nobody waits for the agent.
     async fn has_client(&self) -> Result<bool, End> {
         if !self.eviction.watchers.is_empty() {
             return Ok(true);
@@ -209,7 +209,7 @@ impl Session {
         if self.record.client_type != Some(ClientType::Automation) || self.questions.any_open() {
             return Ok(false);
         }
-        Ok(!self.services.store.run_has_ended(self.record.org_id, self.record.id).await?)
+        Ok(self.services.store.has_open_run(self.record.org_id, self.record.id).await?)
     }
 
     /// Whether the session must stay in memory: someone is watching, or there is work left.

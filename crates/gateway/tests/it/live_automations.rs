@@ -109,6 +109,21 @@ async fn automation(live: &Live) -> String {
     made["id"].as_str().unwrap().to_owned()
 }
 
+/// Starts a run, and returns the session that is created for it.
+async fn session_of_run(live: &Live) -> String {
+    let automation = automation(live).await;
+    live.post(&format!("/v1/automations/{automation}/runs"), &json!({})).await;
+    within(async {
+        loop {
+            let runs = live.get(&format!("/v1/automations/{automation}/runs")).await;
+            if let Some(session) = runs["runs"][0]["sessionId"].as_str() {
+                return session.to_owned();
+            }
+        }
+    })
+    .await
+}
+
 fn waits(run: &Value) -> Vec<&str> {
     let events = run["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "waiting");
     events.map(|event| event["detail"].as_str().unwrap()).collect()
@@ -331,14 +346,20 @@ async fn the_session_of_an_automation_counts_as_having_a_client() {
     becomes(session, "paused").await;
 }
 
-/// Nobody watches either session, and neither has a queued prompt. Only the automation's boot is tried again.
+/// Nobody watches any of the sessions. The boot is tried again only for the run of an automation, and not because somebody
+/// created a session with the client type of automations.
 #[tokio::test]
-async fn a_failed_boot_is_tried_again_for_an_automation() {
+async fn a_failed_boot_is_tried_again_only_for_the_run_of_an_automation() {
     let live = Live::unreachable(On::Sqlite).await;
-    for (kind, attempts) in [("automation", 3), ("web", 1)] {
-        let session = live.session_with(&json!({"clientType": kind})).await;
+    for (kind, attempts) in [("run", 3), ("automation", 1), ("web", 1)] {
         let log = Captured::start();
-        live.eager_start(&session).await;
+        let session = if kind == "run" {
+            session_of_run(&live).await
+        } else {
+            let session = live.session_with(&json!({"clientType": kind})).await;
+            live.eager_start(&session).await;
+            session
+        };
         let path = format!("/proliferate/{session}");
         within(async { while live.get(&path).await["status"] != "failed" {} }).await;
         let text = log.text();
