@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::socket::{OpenQuestion, QuestionKind, ServerMessage};
 
-use crate::{History, PendingRequest};
+use crate::{History, PendingRequest, SecretFinder};
 
 /// The output of a translator: messages and effects.
 #[derive(Debug, Default)]
@@ -40,6 +40,9 @@ pub enum Effect {
 /// It guarantees, whatever the agent sends: a message is announced before anything refers to it, and ends once; a tool
 /// call ends at most once; a turn ends once, after its last message, with `turn_complete`. Its memory is bounded.
 pub trait Translator: Send + Sync {
+    /// Sets the secrets of which no part may be left where a text is cut from now on.
+    fn set_secrets(&mut self, secrets: SecretFinder);
+
     /// Begins the turn of this prompt. Call this before the prompt is sent.
     fn begin(&mut self, prompt: &str);
 

@@ -18,8 +18,8 @@ mod turn;
 
 use std::time::Duration;
 
-use agent::PendingRequest;
 pub use agent::{Effect, Output};
+use agent::{PendingRequest, SecretFinder};
 use proto::socket::{Message, MessageRole, OpenQuestion, QuestionKind, ServerMessage, WireStatus};
 
 use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
@@ -70,6 +70,8 @@ pub struct Translator {
     requests: RecentIds,
     /// Counts, since the last prompt, of events that an agent could send without end.
     counters: Counters,
+    /// The secrets of which no part may be left where a text is cut.
+    secrets: SecretFinder,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +96,13 @@ impl Translator {
             children: RecentIds::default(),
             requests: RecentIds::default(),
             counters: Counters::default(),
+            secrets: SecretFinder::default(),
         }
+    }
+
+    /// Sets the secrets of which no part may be left where a text is cut from now on.
+    pub fn set_secrets(&mut self, secrets: SecretFinder) {
+        self.secrets = secrets;
     }
 
     /// Call this before a prompt with this id is sent.
@@ -137,7 +145,7 @@ impl Translator {
             }
             // A plugin's error names no session. It is shown, but does not fail the turn.
             Body::Error(failure) if event.session.is_empty() && !failure.is_abort() => {
-                self.report_error(failure_message(failure), out);
+                self.report_error(failure_message(failure, &self.secrets), out);
             }
             _ if !ours => {}
             Body::Delta { message, part, delta } => self.delta(message, part, delta, now, out),
@@ -154,7 +162,8 @@ impl Translator {
         let mut out = Output::default();
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Failed);
-            out.messages.push(ServerMessage::Error { message: truncate::line(reason, MAX_REASON) });
+            out.messages
+                .push(ServerMessage::Error { message: truncate::line(reason, MAX_REASON, &self.secrets) });
             self.end_turn(now, &mut out);
         }
         out
@@ -188,7 +197,7 @@ impl Translator {
     }
 
     fn title_seen(&mut self, title: &str, out: &mut Output) {
-        let title = truncate::line(title, MAX_TITLE);
+        let title = truncate::line(title, MAX_TITLE, &self.secrets);
         if is_real_title(&title) && title != self.title {
             self.title.clone_from(&title);
             out.effects.push(Effect::Title(title));
@@ -337,7 +346,7 @@ impl Translator {
             && let Kind::Tool(call) = &mut known.kind
             && known.message == part.message
         {
-            call.update(part, fresh, now, &mut out.messages);
+            call.update(part, fresh, &self.secrets, now, &mut out.messages);
         }
     }
 
@@ -360,7 +369,7 @@ impl Translator {
         }
         (turn.active, turn.retrying) = (true, true);
         text::discard_open_texts(turn, out);
-        let reason = truncate::line(message, MAX_REASON);
+        let reason = truncate::line(message, MAX_REASON, &self.secrets);
         let message = format!("Retrying ({attempt}/{}): {reason}", MAX_MODEL_RETRIES.max(attempt));
         out.messages.push(ServerMessage::Status { status: WireStatus::Running, message });
     }
@@ -391,7 +400,7 @@ impl Translator {
             }
             return;
         }
-        let message = failure_message(failure);
+        let message = failure_message(failure, &self.secrets);
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Failed);
             // A prompt that cannot be used fails before the agent becomes busy, so no idle status follows.
@@ -508,9 +517,9 @@ fn report_omission(turn: &mut Turn, out: &mut Output) {
     }
 }
 
-fn failure_message(failure: &Failure<'_>) -> String {
+fn failure_message(failure: &Failure<'_>, secrets: &SecretFinder) -> String {
     let known = [&failure.data.message, &failure.name].into_iter().find(|text| !text.trim().is_empty());
-    known.map_or_else(|| "Unknown error".to_owned(), |text| truncate::line(text.trim(), MAX_REASON))
+    known.map_or_else(|| "Unknown error".to_owned(), |text| truncate::line(text.trim(), MAX_REASON, secrets))
 }
 
 /// Whether somebody chose or made this title. Without one, OpenCode uses the time. Earlier versions of the gateway called every

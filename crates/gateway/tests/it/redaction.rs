@@ -170,7 +170,7 @@ async fn the_reference_server_brings_no_secret_of_its_environment_back() {
 }
 
 async fn submit(live: &Live, session: &str, value: &str) {
-    let pair = [(value.to_uppercase().replace('-', "_"), SecretString::from(value))];
+    let pair = [(value.to_uppercase().replace(['-', ' '], "_"), SecretString::from(value))];
     let (scope, org) = (Scope::Session(id(session)), live.ada.org);
     live.app.vault.put(org, scope, SecretPurpose::Env, &pair, None).await.unwrap();
 }
@@ -180,6 +180,7 @@ async fn what_an_agents_tools_do_shows_no_secret_of_its_session(on: On) {
     let (own, other) = (live.session().await, live.session().await);
     submit(&live, &own, "canary-of-one").await;
     submit(&live, &other, "canary-of-two").await;
+    submit(&live, &own, "the secret canary with spaces").await;
     let mut socket = live.running(&own).await;
     socket.prompt("show the environment").await;
     let turn = live.next_turn().await;
@@ -188,14 +189,20 @@ async fn what_an_agents_tools_do_shows_no_secret_of_its_session(on: On) {
     // A secret that is submitted during the turn counts at once.
     submit(&live, &own, "canary-of-late").await;
     turn.call("bash", &json!({"command": "env | base64"}), &BASE64_STANDARD.encode("NAME=canary-of-late\n"));
+    // A result is cut at 256 KiB, here in the middle of a secret.
+    let long = format!("{} the secret canary with spaces", "x".repeat(256 * 1024 - 20));
+    turn.call("bash", &json!({"command": "cat long"}), &long);
     turn.end();
     let frames = socket.until_type("turn_complete").await;
     let frames = json!(frames).to_string();
     assert!(frames.contains("tool_start") && frames.contains("[REDACTED]\\ntoken: code"), "{frames}");
+    assert!(frames.contains("xx \\n… (29 bytes more)"), "the long result was not cut before the secret");
     let live = live.restarted().await;
     let init = live.init(&own).await.to_string();
     for text in [frames, init] {
-        assert!(!text.contains("canary-of-one") && !text.contains("canary-of-late"), "{text}");
+        for secret in ["canary-of-one", "canary-of-late", "the secret"] {
+            assert!(!text.contains(secret), "{secret}");
+        }
         let late = BASE64_STANDARD.encode("NAME=canary-of-late\n");
         assert!(!text.contains(&late[8..24]), "{text}");
         assert!(text.contains("canary-of-two"), "another session's secret is only a text: {text}");

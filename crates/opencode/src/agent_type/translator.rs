@@ -1,6 +1,6 @@
 //! The translator behind the trait, which parses each event before it processes it.
 
-use agent::{History, Output, PendingRequest};
+use agent::{History, Output, PendingRequest, SecretFinder};
 use bytes::Bytes;
 use proto::socket::ServerMessage;
 
@@ -8,6 +8,10 @@ use crate::event::Event;
 use crate::translate::Translator;
 
 impl agent::Translator for Translator {
+    fn set_secrets(&mut self, secrets: SecretFinder) {
+        Self::set_secrets(self, secrets);
+    }
+
     fn begin(&mut self, prompt: &str) {
         Self::begin(self, prompt);
     }

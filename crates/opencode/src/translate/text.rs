@@ -1,5 +1,6 @@
 //! The agent's text: deltas as they arrive, complete texts when they end, and nothing twice.
 
+use agent::SecretFinder;
 use proto::socket::ServerMessage;
 
 use super::turn::{Kind, PendingText, Text, Turn};
@@ -130,7 +131,7 @@ impl Translator {
         }
         emit_new_text(text, report, out);
         if report.ended {
-            end(text, report, out);
+            end(text, report, &self.secrets, out);
             if report.whole.len() > MAX_TEXT {
                 report_omission(turn, out);
             }
@@ -197,10 +198,11 @@ fn emit_new_text(text: &mut Text, report: &Report<'_>, out: &mut Output) {
     }
 }
 
-fn end(text: &mut Text, report: &Report<'_>, out: &mut Output) {
+fn end(text: &mut Text, report: &Report<'_>, secrets: &SecretFinder, out: &mut Output) {
     text.ended = true;
     if !report.whole.is_empty() || text.emitted.len() > 0 {
-        out.messages.push(complete(report.message, report.part, truncate::head(report.whole, MAX_TEXT)));
+        let whole = truncate::head(report.whole, MAX_TEXT, secrets);
+        out.messages.push(complete(report.message, report.part, whole));
     }
 }
 

@@ -1,5 +1,6 @@
 //! A tool call: started once, perhaps announced again with its arguments, then its progress, then ended once.
 
+use agent::SecretFinder;
 use proto::socket::{ServerMessage, ToolStatus};
 use serde_json::Value;
 
@@ -44,23 +45,30 @@ impl ToolCall {
     }
 
     /// Emits what is new in this part. `fresh`: the call itself is new.
-    pub(super) fn update(&mut self, part: &Part<'_>, fresh: bool, now: i64, out: &mut Vec<ServerMessage>) {
+    pub(super) fn update(
+        &mut self,
+        part: &Part<'_>,
+        fresh: bool,
+        secrets: &SecretFinder,
+        now: i64,
+        out: &mut Vec<ServerMessage>,
+    ) {
         if self.ended {
             return;
         }
         part.tool.as_ref().clone_into(&mut self.name);
         self.started = self.started.or(part.state.time.start);
-        self.start(part, fresh, out);
+        self.start(part, fresh, secrets, out);
         let ends = matches!(&*part.state.status, "completed" | "error");
         if ends || now >= self.emitted_metadata_at.saturating_add(METADATA_INTERVAL_MS) {
-            self.report(&part.state, ends, now, out);
+            self.report(&part.state, (ends, now), secrets, out);
         }
         if ends {
             let ToolState { output, error, time, .. } = &part.state;
             let result = if output.is_empty() { error } else { output };
             let end = time.end.unwrap_or(now);
             let failed = part.state.status == "error";
-            out.push(self.end(&part.id, truncate::text(result, MAX_RESULT), end, failed));
+            out.push(self.end(&part.id, truncate::text(result, MAX_RESULT, secrets), end, failed));
         }
     }
 
@@ -69,11 +77,12 @@ impl ToolCall {
         (!self.ended).then(|| self.end(part, CALL_INTERRUPTED.to_owned(), now, true))
     }
 
-    fn start(&mut self, part: &Part<'_>, fresh: bool, out: &mut Vec<ServerMessage>) {
+    fn start(&mut self, part: &Part<'_>, fresh: bool, secrets: &SecretFinder, out: &mut Vec<ServerMessage>) {
         if self.has_args {
             return;
         }
-        let args = part.state.input.map(|raw| truncate::object(raw.get(), MAX_ARGS)).unwrap_or_default();
+        let args = part.state.input.map(|raw| truncate::object(raw.get(), MAX_ARGS, secrets));
+        let args = args.unwrap_or_default();
         self.has_args = !args.is_empty();
         if fresh || self.has_args {
             out.push(ServerMessage::ToolStart {
@@ -86,19 +95,25 @@ impl ToolCall {
         }
     }
 
-    fn report(&mut self, state: &ToolState<'_>, ends: bool, now: i64, out: &mut Vec<ServerMessage>) {
+    fn report(
+        &mut self,
+        state: &ToolState<'_>,
+        (ends, now): (bool, i64),
+        secrets: &SecretFinder,
+        out: &mut Vec<ServerMessage>,
+    ) {
         let raw = state.metadata.map_or("", |raw| raw.get());
         let mut hash = EmittedText::from_text(&state.title);
         hash.extend(raw);
         if hash == self.emitted_metadata {
             return;
         }
-        let mut metadata = truncate::object(raw, MAX_METADATA);
+        let mut metadata = truncate::object(raw, MAX_METADATA, secrets);
         // The output is sent as the result at the end of the call.
         if ends || metadata.get("output").is_some_and(|output| output == "") {
             metadata.remove("output");
         }
-        let title = (!state.title.is_empty()).then(|| truncate::line(&state.title, MAX_TITLE));
+        let title = (!state.title.is_empty()).then(|| truncate::line(&state.title, MAX_TITLE, secrets));
         if title.is_none() && metadata.is_empty() {
             return;
         }

@@ -1,43 +1,43 @@
 //! Truncates what an agent sends to a size that can be stored and broadcast.
 
+use agent::SecretFinder;
 use serde_json::{Map, Value};
 
 /// If a value is too large, each of its strings is truncated to this fraction of the limit.
 const STRING_FRACTION: usize = 8;
 /// The number of items to which lists are truncated in the same case.
 const MAX_ITEMS: usize = 100;
-/// The longest word that is left out completely when a text is cut in it.
-const MAX_WORD: usize = 1024;
 
 /// The beginning of a text, and how many bytes are missing.
-pub(super) fn text(text: &str, most: usize) -> String {
+pub(super) fn text(text: &str, most: usize, secrets: &SecretFinder) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
-    let begin = &text[..before_word(text, most)];
+    let begin = head(text, most, secrets);
     format!("{begin}\n… ({} bytes more)", text.len() - begin.len())
 }
 
 /// The beginning of a text.
-pub(super) fn head(text: &str, most: usize) -> &str {
-    if text.len() <= most { text } else { &text[..before_word(text, most)] }
+pub(super) fn head<'a>(text: &'a str, most: usize, secrets: &SecretFinder) -> &'a str {
+    if text.len() <= most { text } else { &text[..secrets.cut_before(text, most)] }
 }
 
 /// The first line of a text for people; the lines after it are usually a stack trace.
-pub(super) fn line(text: &str, most: usize) -> String {
-    let whole = text.lines().next().unwrap_or_default().trim();
-    let begin = head(whole, most).trim_end();
-    if begin.len() == whole.len() { begin.to_owned() } else { format!("{begin}…") }
+pub(super) fn line(text: &str, most: usize, secrets: &SecretFinder) -> String {
+    let text = text.trim_start();
+    let first = text.lines().next().unwrap_or_default().trim_end();
+    let begin = head(text, first.len().min(most), secrets).trim_end();
+    if begin.len() == first.len() { begin.to_owned() } else { format!("{begin}…") }
 }
 
 /// A JSON object of at most about `most` bytes; anything else becomes an empty object.
-pub(super) fn object(raw: &str, most: usize) -> Map<String, Value> {
+pub(super) fn object(raw: &str, most: usize, secrets: &SecretFinder) -> Map<String, Value> {
     let Ok(Value::Object(mut object)) = serde_json::from_str(raw) else { return Map::new() };
     if raw.len() <= most {
         return object;
     }
     for value in object.values_mut() {
-        shorten(value, most / STRING_FRACTION);
+        shorten(value, most / STRING_FRACTION, secrets);
     }
     let size = serde_json::to_string(&object).map_or(usize::MAX, |text| text.len());
     if size <= most {
@@ -45,58 +45,33 @@ pub(super) fn object(raw: &str, most: usize) -> Map<String, Value> {
     }
     let ends = [
         ("truncated".to_owned(), Value::Bool(true)),
-        ("raw".to_owned(), ends(raw, most / STRING_FRACTION).into()),
+        ("raw".to_owned(), ends(raw, most / STRING_FRACTION, secrets).into()),
     ];
     Map::from_iter(ends)
 }
 
 /// The beginning and the end of a text, which are usually the most informative.
-fn ends(text: &str, most: usize) -> String {
-    let begin = &text[..before_word(text, most / 2)];
-    let end = &text[after_word(text, text.len() - most / 2)..];
+fn ends(text: &str, most: usize, secrets: &SecretFinder) -> String {
+    let begin = &text[..secrets.cut_before(text, most / 2)];
+    let end = &text[secrets.cut_after(text, text.len() - most / 2)..];
     format!("{begin}… ({} bytes left out) …{end}", text.len() - begin.len() - end.len())
 }
 
-/// Where to cut a text at the latest. No word is cut, unless it is very long, because whoever removes secrets from the text
-/// afterwards would not find half a secret.
-fn before_word(text: &str, most: usize) -> usize {
-    let at = text.floor_char_boundary(most);
-    if text[..at].ends_with(is_break) || text[at..].starts_with(is_break) {
-        return at;
-    }
-    let from = text.floor_char_boundary(at.saturating_sub(MAX_WORD));
-    text[from..at].rfind(is_break).map_or(at, |found| from + found + 1)
-}
-
-/// Where the end of a text begins at the earliest.
-fn after_word(text: &str, least: usize) -> usize {
-    let at = text.ceil_char_boundary(least);
-    if text[..at].ends_with(is_break) || text[at..].starts_with(is_break) {
-        return at;
-    }
-    let to = text.floor_char_boundary(at + MAX_WORD);
-    text[at..to].find(is_break).map_or(at, |found| at + found)
-}
-
-fn is_break(c: char) -> bool {
-    c.is_ascii_whitespace() || matches!(c, '"' | '\'')
-}
-
-fn shorten(value: &mut Value, most: usize) {
+fn shorten(value: &mut Value, most: usize, secrets: &SecretFinder) {
     match value {
-        Value::String(text) if text.len() > most => *text = ends(text, most),
+        Value::String(text) if text.len() > most => *text = ends(text, most, secrets),
         Value::Array(items) => {
             if items.len() > MAX_ITEMS {
                 let left_out = format!("… ({} items left out) …", items.len() - MAX_ITEMS);
                 items.splice(MAX_ITEMS / 2..items.len() - MAX_ITEMS / 2, [Value::String(left_out)]);
             }
             for item in items {
-                shorten(item, most);
+                shorten(item, most, secrets);
             }
         }
         Value::Object(entries) => {
             for value in entries.values_mut() {
-                shorten(value, most);
+                shorten(value, most, secrets);
             }
         }
         _ => {}
@@ -109,22 +84,50 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn long_texts_are_truncated_with_a_note() {
-        assert_eq!(text("äöü", 6), "äöü");
-        assert_eq!(text("äöü", 5), "äö\n… (2 bytes more)");
-        assert_eq!(line("  reason  \n at f()", 99), "reason");
+    const SECRET: &str = "s3cret of the\nvault";
+
+    fn none() -> SecretFinder {
+        SecretFinder::default()
+    }
+
+    /// Finds the secret as it is and in JSON.
+    fn finder() -> SecretFinder {
+        SecretFinder::new(|text| {
+            let text = std::str::from_utf8(text).unwrap();
+            let escaped = SECRET.replace('\n', "\\n");
+            let found = [SECRET, &escaped].map(|secret| {
+                text.match_indices(secret).map(|(at, found)| at..at + found.len()).collect::<Vec<_>>()
+            });
+            found.concat()
+        })
     }
 
     #[test]
-    fn words_are_not_cut_so_that_no_half_of_a_secret_is_left() {
-        let secret = "s3cret-of-the-vault";
+    fn long_texts_are_truncated_with_a_note() {
+        assert_eq!(text("äöü", 6, &none()), "äöü");
+        assert_eq!(text("äöü", 5, &none()), "äö\n… (2 bytes more)");
+        assert_eq!(line("  reason  \n at f()", 99, &none()), "reason");
+        assert_eq!(line("reasons", 6, &none()), "reason…");
+    }
+
+    #[test]
+    fn no_cut_leaves_part_of_a_secret() {
         for before in 0..60 {
             let long =
-                format!("{} {secret} {} {secret} {}", "x".repeat(before), "y".repeat(60), "z".repeat(before));
-            for cut in [text(&long, 60), ends(&long, 80), head(&long, 60).to_owned(), line(&long, 60)] {
-                let left = cut.replace(secret, "");
-                assert!(!left.contains("s3c") && !left.contains("ault"), "{cut}");
+                format!("{} {SECRET} {} {SECRET} {}", "x".repeat(before), "y".repeat(60), "z".repeat(before));
+            let (wide, quoted) = (r#""k":0,"#.repeat(100), json!(long));
+            let many = format!(r#"{{"a":{quoted},{wide}"z":{quoted}}}"#);
+            let raw = ends(&many, 80, &finder());
+            let cuts = [
+                text(&long, 60, &finder()),
+                ends(&long, 80, &finder()),
+                head(&long, 60, &finder()).to_owned(),
+                line(&long, 60, &finder()),
+                raw.replace("\\n", "\n"),
+            ];
+            for cut in cuts {
+                let left = cut.replace(SECRET, "");
+                assert!(!left.contains("s3c") && !left.contains("vault"), "{cut}");
                 assert!(cut.len() < 140, "{cut}");
             }
         }
@@ -133,10 +136,10 @@ mod tests {
     #[test]
     fn large_values_are_truncated_or_replaced() {
         let small = json!({ "command": "ls", "list": [1] });
-        assert_eq!(Value::Object(object(&small.to_string(), 100)), small);
+        assert_eq!(Value::Object(object(&small.to_string(), 100, &none())), small);
         let content = format!("begin é {} é end", "x".repeat(9_000));
         let long = json!({ "path": "a", "content": content, "list": (0..1_000).collect::<Vec<_>>() });
-        let cut = object(&long.to_string(), 4_000);
+        let cut = object(&long.to_string(), 4_000, &none());
         assert_eq!(cut["path"], "a");
         let content = cut["content"].as_str().unwrap();
         assert!(
@@ -147,10 +150,10 @@ mod tests {
         let list = cut["list"].as_array().unwrap();
         assert_eq!((list.len(), &list[0], &list[100]), (MAX_ITEMS + 1, &json!(0), &json!(999)));
         let wide: Map<_, _> = (0..1_000).map(|n| (format!("key{n}"), json!(n))).collect();
-        let cut = object(&Value::Object(wide).to_string(), 4_000);
+        let cut = object(&Value::Object(wide).to_string(), 4_000, &none());
         assert_eq!(cut["truncated"], true);
         let raw = cut["raw"].as_str().unwrap();
         assert!(raw.starts_with(r#"{"key0":0"#) && raw.ends_with('}') && raw.len() < 600, "{raw}");
-        assert!(object("[1]", 9).is_empty() && object("{", 9).is_empty());
+        assert!(object("[1]", 9, &none()).is_empty() && object("{", 9, &none()).is_empty());
     }
 }

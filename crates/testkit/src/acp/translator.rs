@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::{History, Output, PendingRequest, Translator};
+use agent::{History, Output, PendingRequest, SecretFinder, Translator};
 use bytes::Bytes;
 use proto::socket::{Message, MessageRole, ServerMessage, ToolStatus, TurnOutcome};
 use serde_json::{Value, json};
@@ -141,6 +141,9 @@ fn call_end(id: &str, tool: String, result: String, status: Option<ToolStatus>) 
 }
 
 impl Translator for AcpTranslator {
+    /// Cuts no text.
+    fn set_secrets(&mut self, _: SecretFinder) {}
+
     fn begin(&mut self, _: &str) {
         self.turn.get_or_insert_default();
     }

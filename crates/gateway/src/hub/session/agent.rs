@@ -31,6 +31,7 @@ impl Session {
             metrics::counter!("proliferate_agent_events_left_out_total").increment(1);
             tracing::debug!(session = %self.record.id, %error, "an event of the agent was skipped");
         }
+        Box::pin(self.keep_secrets_whole()).await?;
         let Some(translator) = self.sandbox.translator() else { return Ok(()) };
         let mut all = Output::default();
         translator.observe(&events, millis(&self.services), &mut all);

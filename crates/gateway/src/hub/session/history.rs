@@ -78,6 +78,7 @@ impl Session {
         }
         if history.has(&prompt) && !is_abandoned {
             let requests = std::mem::take(&mut history.requests);
+            self.keep_secrets_whole().await?;
             let out = self.compare(history, now).await;
             let cancelled =
                 self.sandbox.translator().filter(|_| has_stopped).map(|translator| translator.cancel(now));

@@ -3,6 +3,7 @@
 //! pieces of a text that is still being written stay as they are, because a value may be split between any two of them;
 //! the complete text replaces them.
 
+use agent::SecretFinder;
 use gate::ToolScope;
 use ledger::Redactor;
 use proto::socket::{MessageRole, OpenQuestion, ServerMessage};
@@ -21,6 +22,15 @@ impl Session {
             tracing::error!(session = %self.record.id, %error, "what the agent says and does cannot be shown");
             End::Secrets
         })
+    }
+
+    /// Makes the translator cut no text of the agent's in the middle of a secret: half of one would not be found afterwards.
+    pub(super) async fn keep_secrets_whole(&mut self) -> Result<(), End> {
+        let redactor = self.redactor().await?;
+        if let Some(translator) = self.sandbox.translator() {
+            translator.set_secrets(SecretFinder::new(move |text| redactor.find_known(text)));
+        }
+        Ok(())
     }
 
     /// The redactor for a broadcast, if one of its messages can show or complete something of the agent's.
