@@ -46,5 +46,5 @@ pub(crate) use sandbox_handle::{GIT_CONFIG, GIT_IDENTITY, OWN_FOLDER};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
 pub(crate) use service::Inward;
 pub use service::{Runtime, RuntimeSettings};
-pub(crate) use snapshot::keep_files;
+pub(crate) use snapshot::{EVIDENCE_DIR, keep_files};
 pub use snapshot::{Saved, SnapshotError};

@@ -20,6 +20,8 @@ const CANARIES: [&str; 7] = [
     "canary-of-a-plain-file",
     "canary-of-a-variable",
 ];
+/// What a person says to the agent of the setup session.
+const SETUP_PROMPT: &str = "install what the app needs";
 const PLATFORM: &str = "canary-of-the-platform";
 
 /// An agent that prints every value and shows them as evidence.
@@ -152,6 +154,8 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
         "the other's value is not here"
     );
     assert_eq!(real.shell(&real.session, "ls app/node_modules"), "dependency");
+    let from_setup = format!("ls -d .proliferate/.verification; grep -rlaF '{SETUP_PROMPT}' ~ || true");
+    assert_eq!(real.shell(&real.session, &from_setup), "", "the conversation or evidence of the setup");
     let services = real.get(&format!("/proliferate/{}/services", real.session));
     let service = &services["services"][0];
     assert_eq!((&service["name"], &service["status"]), (&json!("web"), &json!("running")), "{services}");
@@ -184,7 +188,10 @@ fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
 /// A setup session whose person submits values and finishes it.
 fn set_up(real: &mut Real, id: &Value) {
     real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
-    let _setup = running(real);
+    let mut setup = running(real);
+    setup.prompt(SETUP_PROMPT);
+    setup.until_type("turn_complete");
+    real.shell(&real.session, "mkdir -p .proliferate/.verification; touch .proliferate/.verification/proof");
     let env = real
         .shell(&real.session, "mkdir -p app/node_modules; touch app/node_modules/dependency; cat app/.env");
     assert_eq!(env, format!("SHARED={}\nOVERRIDDEN={}", CANARIES[0], CANARIES[1]));

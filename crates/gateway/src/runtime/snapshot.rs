@@ -15,6 +15,8 @@ use super::sandbox_handle::OWN_FOLDER;
 
 /// The folder of the user's files in the home directory.
 const WORKSPACE_DIR: &str = "workspace";
+/// The folder of evidence in the workspace, unless the agent names another one.
+pub(crate) const EVIDENCE_DIR: &str = ".proliferate/.verification";
 /// Shorter values that are words stay in the agent's history.
 const SHORTEST_MASKED_WORD: usize = 16;
 
@@ -55,7 +57,7 @@ pub(crate) async fn keep_files(
     if record.org_id != permit.org() {
         return Err(SnapshotError::Refused("the call was permitted for another organization".to_owned()));
     }
-    let without = excluded_paths(runtime, record).await?;
+    let without = excluded_paths(runtime, record, target).await?;
     let clean = mask_history(runtime, record).await?;
     let id = runtime.sandboxes.provider.snapshot(sandbox, &without, clean).await?;
     let sandbox_provider = runtime.sandboxes.engine().to_owned();
@@ -79,13 +81,25 @@ pub(crate) async fn keep_files(
 /// again for every other sandbox, and every path that ever had an environment file or a secret file. They are excluded
 /// instead of being removed during the copy: programs inside may need them, could write them again before the copy
 /// ends, and a crash in between would lose them.
-async fn excluded_paths(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
+///
+/// A configuration's snapshot starts sessions of other people, so it has neither the conversation of the session that made
+/// it nor its evidence.
+async fn excluded_paths(
+    runtime: &Runtime,
+    record: &SessionRecord,
+    target: SnapshotTarget,
+) -> Result<Vec<PathBuf>, SnapshotError> {
     let paths = secret_paths(runtime, record).await.map_err(|error| match error {
         EnvironmentError::Store(error) => SnapshotError::Store(error),
         other => SnapshotError::Secrets(other.to_string()),
     })?;
-    let paths = paths.into_iter().map(|path| Path::new(WORKSPACE_DIR).join(path));
-    Ok(std::iter::once(PathBuf::from(OWN_FOLDER)).chain(paths).collect())
+    let mut excluded = vec![PathBuf::from(OWN_FOLDER)];
+    excluded.extend(paths.into_iter().map(|path| Path::new(WORKSPACE_DIR).join(path)));
+    if target == SnapshotTarget::Configuration {
+        excluded.push(Path::new(WORKSPACE_DIR).join(EVIDENCE_DIR));
+        excluded.extend(runtime.settings.agent_type.history_folder().map(PathBuf::from));
+    }
+    Ok(excluded)
 }
 
 /// Overwrites the known secrets in the copied history of the agent, which has whatever its tools printed. The agent needs

@@ -20,8 +20,8 @@ use tokio::sync::Semaphore;
 
 use super::live_sandboxes::LiveSandboxes;
 use super::platform::{Implementation, PlatformTool, ToolHost, session_with, store_failure};
+use crate::runtime::EVIDENCE_DIR;
 
-const EVIDENCE_DIR: &str = ".proliferate/.verification";
 /// What one upload may have. A sandbox is hostile: it may have endless files, folders and bytes.
 const MAX_FILES: usize = 100;
 const MAX_FOLDERS: usize = 50;
