@@ -31,8 +31,8 @@ pub use control::{cancel, delete, rename, stop};
 pub use create::{CreatedSession, create};
 pub use draft::{ConfigurationSource, SessionDraft, Title};
 pub(crate) use environment::{
-    Submission, SubmittedValues, Variable, apply_environment, running_sandbox, scrub_environment,
-    submit_environment,
+    Submission, SubmittedValues, Variable, apply_environment, running_sandbox, running_supervisor,
+    scrub_environment, submit_environment,
 };
 pub use error::SessionError;
 pub use model::{check_model, set_model};

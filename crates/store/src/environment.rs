@@ -36,14 +36,13 @@ impl Store {
         Ok(marks)
     }
 
-    /// The sessions of an organization that have a running sandbox of this provider.
-    pub async fn running_sessions(&self, org: OrgId, provider: &str) -> Result<Vec<SessionId>, StoreError> {
-        const SQL: &str =
-            "SELECT id FROM sessions WHERE org_id = $1 AND status = 'running' AND sandbox_provider = $2";
-        let org = org.uuid();
-        let found: Vec<Uuid> =
-            read!(self, pool => sqlx::query_scalar(SQL).bind(org).bind(provider).fetch_all(pool).await)?;
-        Ok(found.into_iter().map(Into::into).collect())
+    /// The sessions of all organizations that have a sandbox of this provider that runs or starts.
+    pub async fn running_sessions(&self, provider: &str) -> Result<Vec<(OrgId, SessionId)>, StoreError> {
+        const SQL: &str = "SELECT org_id, id FROM sessions
+            WHERE status IN ('starting', 'running') AND sandbox_provider = $1";
+        let found: Vec<(Uuid, Uuid)> =
+            read!(self, pool => sqlx::query_as(SQL).bind(provider).fetch_all(pool).await)?;
+        Ok(found.into_iter().map(|(org, session)| (org.into(), session.into())).collect())
     }
 
     /// Remembers that the session's sandbox has files with secrets at these paths of its workspace. They stay known after

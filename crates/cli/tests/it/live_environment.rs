@@ -22,6 +22,9 @@ const CANARIES: [&str; 7] = [
 ];
 /// What a person says to the agent of the setup session.
 const SETUP_PROMPT: &str = "install what the app needs";
+/// A change of the specification while no gateway runs.
+const CHANGED_FILES: &str = r#"UPDATE configurations SET env_files = '[{"workspacePath":"app","path":".env.changed",
+    "mode":"secret","keys":[{"key":"SHARED"},{"key":"VARIABLE"}]}]'"#;
 const PLATFORM: &str = "canary-of-the-platform";
 
 /// An agent that prints every value and shows them as evidence.
@@ -365,6 +368,59 @@ fn a_changed_value_reaches_a_running_sandbox_and_a_bad_path_is_refused() {
     assert!(refused["error"].as_str().unwrap().contains("envFiles[0].path"), "{refused}");
     let file = json!({"path": "/etc/shadow", "content": "x"});
     assert_eq!(call(&real, "PUT", "/v1/secret-files", &file).0, 400);
+}
+
+/// Nobody watches the session, so after a restart of the gateway its sandbox runs without a connected agent.
+#[test]
+fn a_sandbox_without_a_connected_agent_gets_what_changed_and_what_was_submitted() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let id = configuration(&real);
+    real.new_session(&json!({"sessionType": "setup", "configurationId": id}));
+    drop(running(&real));
+    let started = json!({"name": "web", "command": "echo ready; exec sleep 1000"});
+    real.post(&format!("/proliferate/{}/services", real.session), &started);
+    assert_eq!(real.server.take().unwrap().stop(), 0);
+    real.sql(CHANGED_FILES);
+    real.server = Some(real.machine.serve());
+    let shell = |command: &str| real.shell(&real.session, command);
+    shell(&format!("until grep -q {} app/.env.changed; do sleep 0.05; done", CANARIES[0]));
+    let route = |name: &str| format!("/proliferate/{}/{name}", real.session);
+    let submitted = json!({"envVars": [{"key": "VARIABLE", "value": CANARIES[6]}]});
+    assert_eq!(real.post(&route("env"), &submitted)["applied"], true);
+    assert_eq!(shell(&format!("grep -c {} app/.env.changed", CANARIES[6])), "1");
+    let services = real.get(&route("services"));
+    assert_eq!(services["services"][0]["status"], "running", "{services}");
+    assert_eq!(real.get(&route("services/web/logs"))["log"], "ready\n");
+    assert_eq!(real.post(&route("env/scrub"), &json!({}))["scrubbed"][0], "app/.env.changed");
+}
+
+/// What is removed stays removed when an agent is connected again, when something else changes, and when the gateway starts.
+#[test]
+fn what_was_scrubbed_comes_back_only_when_it_changes() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let id = configuration(&real);
+    real.new_session(&json!({"configurationId": id}));
+    let socket = running(&real);
+    let scrubbed = real.shell(&real.session, "proliferate env scrub");
+    assert!(scrubbed.contains("app/key.pem"), "{scrubbed}");
+    drop(socket);
+    real.restart_with(&[]);
+    let socket = running(&real);
+    // Another session gets the change that this one has no file for, so it was looked at.
+    secret(&real, "ELSEWHERE", "env", "a value", &Value::Null);
+    let first = real.session.clone();
+    let files = json!([{"path": ".env", "keys": [{"key": "ELSEWHERE"}, {"key": "LATER"}]}]);
+    let made = real.post("/v1/configurations", &json!({"name": "other", "repos": []}));
+    real.patch(&format!("/v1/configurations/{}", made["id"].as_str().unwrap()), &json!({"envFiles": files}));
+    real.new_session(&json!({"configurationId": made["id"]}));
+    let other = running(&real);
+    secret(&real, "LATER", "env", "a later value", &Value::Null);
+    real.shell(&real.session, "until grep -q 'a later value' .env; do sleep 0.05; done");
+    assert_eq!(real.shell(&first, "ls -A app"), "", "what was removed came back");
+    let changed = json!({"value": "the newest value", "purpose": "env", "configurationId": id});
+    assert_eq!(call(&real, "PUT", "/v1/secrets/OVERRIDDEN", &changed).0, 200);
+    real.shell(&first, "until grep -q 'the newest value' app/.env; do sleep 0.05; done");
+    drop((socket, other));
 }
 
 #[test]

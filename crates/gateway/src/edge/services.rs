@@ -16,7 +16,7 @@ use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::runtime::{auto_start, env_files, services};
-use crate::sessions::running_sandbox;
+use crate::sessions::{running_sandbox, running_supervisor};
 use crate::sources::ServiceAct;
 
 const SERVICES_LANE: &str = "services";
@@ -27,8 +27,8 @@ const MAX_COMMAND: usize = 1000;
     responses((status = 200, body = ServiceList), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn list(app: AppState, access: SessionAccess) -> Result<Json<ServiceList>, ApiError> {
     let session = &access.session;
-    let inside = running_sandbox(&app.sessions, session.id).await?;
-    let services = services::list(&inside.supervisor).await.map_err(|error| unreachable(&error))?;
+    let inside = running_supervisor(&app.sessions, session).await?;
+    let services = services::list(&inside).await.map_err(|error| unreachable(&error))?;
     let exposed_port = app.store.exposed_port(session.org_id, session.id).await?;
     Ok(Json(ServiceList { services, exposed_port }))
 }
@@ -92,8 +92,8 @@ pub(super) async fn logs(
     access: SessionAccess,
     Path((_, name)): Path<(String, String)>,
 ) -> Result<Json<ServiceLog>, ApiError> {
-    let inside = running_sandbox(&app.sessions, access.session.id).await?;
-    let log = services::log(&inside.supervisor, &name).await.map_err(|error| unreachable(&error))?;
+    let inside = running_supervisor(&app.sessions, &access.session).await?;
+    let log = services::log(&inside, &name).await.map_err(|error| unreachable(&error))?;
     Ok(Json(log))
 }
 

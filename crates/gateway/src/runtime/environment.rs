@@ -1,20 +1,20 @@
 //! The environment of a session's app: environment files and secret files with values of the vault, and the values that
-//! people submitted. They are written when a sandbox starts and when something changes, and no snapshot copies them.
+//! people submitted. They are written when a sandbox starts and when something changes (`environment_refresh`), and no
+//! snapshot copies them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use proto::{OrgId, RepoId, SessionId};
+use proto::RepoId;
 use sandbox::SandboxError;
 use sandboxd::protocol::{Code, EnvFile, EnvMode, Exec, Place};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{PlacedRepo, Scope, SessionRecord, StoreError};
 
+use super::written_environment::WrittenEnvironment;
 use super::written_files::WrittenFiles;
-use super::{Runtime, env_files, sandbox_of};
+use super::{Runtime, env_files};
 use crate::vault::{Injected, OpenSecret, VaultError};
 
 /// The file with the values that people submitted for the session, as one JSON object. `/tmp` is part of no snapshot.
@@ -23,8 +23,6 @@ const SUBMITTED_VALUES_FILE: &str = "/tmp/.proliferate_env.json";
 const WRITE_SUBMITTED: &str = "umask 077 && cat > \"$0.new\" && mv \"$0.new\" \"$0\"";
 const TIMEOUT_MS: u64 = 10_000;
 const MAX_EXCLUDE: u64 = 1024 * 1024;
-/// How often changes of secrets and specifications are looked for.
-const REFRESH: Duration = Duration::from_secs(1);
 
 /// The reason why an environment could not be applied. Never contains a value.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +71,25 @@ impl Environment {
         inside: &Sandboxd,
     ) -> Result<Applied, EnvironmentError> {
         let _one_at_a_time = runtime.sandboxes.environment_locks.lock(record.id).await;
-        Self::of(runtime, record).await?.apply(runtime, record, inside).await
+        let environment = Self::of(runtime, record).await?;
+        let written = WrittenEnvironment::new(runtime, record.id, &environment.content());
+        environment.apply_recorded(runtime, record, inside, &written).await
+    }
+
+    /// Writes a session's environment into its running sandbox, unless that one was written last. What the agent has
+    /// removed of it stays removed.
+    pub(super) async fn update(
+        runtime: &Runtime,
+        record: &SessionRecord,
+        inside: &Sandboxd,
+    ) -> Result<(), EnvironmentError> {
+        let _one_at_a_time = runtime.sandboxes.environment_locks.lock(record.id).await;
+        let environment = Self::of(runtime, record).await?;
+        let written = WrittenEnvironment::new(runtime, record.id, &environment.content());
+        if !written.is_recorded(inside).await? {
+            environment.apply_recorded(runtime, record, inside, &written).await?;
+        }
+        Ok(())
     }
 
     /// Removes all secrets from the files of a session's sandbox, for example before the agent copies its workspace
@@ -84,7 +100,11 @@ impl Environment {
         inside: &Sandboxd,
     ) -> Result<Vec<String>, EnvironmentError> {
         let _one_at_a_time = runtime.sandboxes.environment_locks.lock(record.id).await;
-        Self::of(runtime, record).await?.scrub(inside).await
+        let environment = Self::of(runtime, record).await?;
+        let scrubbed = environment.scrub(inside).await?;
+        // Only what changes from now on is written again.
+        WrittenEnvironment::new(runtime, record.id, &environment.content()).record(inside).await?;
+        Ok(scrubbed)
     }
 
     /// Collects the environment of a session. Values whose name no file has stay encrypted.
@@ -144,6 +164,34 @@ impl Environment {
 
     fn secret_file_paths(&self) -> BTreeSet<String> {
         self.secret_files.iter().map(|file| file.path.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Everything that a sandbox with this environment gets, with the values.
+    fn content(&self) -> SecretString {
+        let scope = |scope: Scope| format!("{scope:?}");
+        let mut variables: Vec<_> = self.variables.iter().collect();
+        variables.sort_by_key(|secret| (secret.key.clone(), scope(secret.scope)));
+        let values =
+            variables.iter().map(|secret| (&secret.key, scope(secret.scope), secret.value.expose_secret()));
+        let secret_files = self.secret_files.iter().map(|file| (&file.path, file.content.expose_secret()));
+        let (values, secret_files): (Vec<_>, Vec<_>) = (values.collect(), secret_files.collect());
+        let repos = &self.repos;
+        serde_json::json!([self.files, values, secret_files, repos]).to_string().into()
+    }
+
+    /// Writes all files, and records that the sandbox has this environment. While it is being written, the sandbox has none
+    /// for certain.
+    async fn apply_recorded(
+        &self,
+        runtime: &Runtime,
+        record: &SessionRecord,
+        inside: &Sandboxd,
+        written: &WrittenEnvironment,
+    ) -> Result<Applied, EnvironmentError> {
+        WrittenEnvironment::forget(inside).await?;
+        let applied = self.apply(runtime, record, inside).await?;
+        written.record(inside).await?;
+        Ok(applied)
     }
 
     /// Writes all files into a sandbox, and removes those that it has from earlier. Their paths are recorded first, so
@@ -264,12 +312,12 @@ fn folder(file: &EnvFile) -> PathBuf {
     env_files::workspace_file(&file.workspace_path).unwrap_or_default()
 }
 
-/// The path of a file in the workspace, as it is recorded.
 /// Whether we write values into the file, or it is said to be secret. All else in a `plain` file is the agent's.
 fn has_values(file: &EnvFile) -> bool {
     file.mode == EnvMode::Secret || !file.keys.is_empty()
 }
 
+/// The path of a file in the workspace, as it is recorded.
 fn path(file: &EnvFile) -> Option<String> {
     env_files::place(file).map(|path| path.to_string_lossy().into_owned())
 }
@@ -318,45 +366,4 @@ pub(super) async fn secret_paths(
     let recorded = recorded.iter().filter_map(|path| env_files::workspace_file(path));
     let files = files.iter().filter(|file| has_values(file));
     Ok(files.filter_map(env_files::place).chain(recorded).collect())
-}
-
-/// Applies environments again to running sandboxes after a secret or a specification was changed, by whomever.
-pub(crate) async fn keep_environments(runtime: Arc<Runtime>) {
-    let mut known = None;
-    loop {
-        match runtime.store.environment_marks().await {
-            Err(error) => tracing::warn!(%error, "cannot refresh the environments of sandboxes"),
-            Ok(marks) => {
-                let before = known.replace(marks.clone()).unwrap_or_else(|| marks.clone());
-                let orgs =
-                    marks.keys().chain(before.keys()).copied().collect::<std::collections::HashSet<_>>();
-                for org in orgs.into_iter().filter(|org| marks.get(org) != before.get(org)) {
-                    reapply_all(&runtime, org).await;
-                }
-            }
-        }
-        tokio::select! {
-            () = runtime.closing.cancelled() => return,
-            () = tokio::time::sleep(REFRESH) => {}
-        }
-    }
-}
-
-async fn reapply_all(runtime: &Runtime, org: OrgId) {
-    let sessions = match runtime.store.running_sessions(org, runtime.sandboxes.engine()).await {
-        Ok(sessions) => sessions,
-        Err(error) => return tracing::warn!(%org, %error, "cannot refresh the environments of sandboxes"),
-    };
-    for session in sessions {
-        if let Err(error) = reapply(runtime, org, session).await {
-            // Its sandbox may be starting or ending. When the next one starts, it gets the newest values.
-            tracing::info!(%session, %error, "a changed environment was not applied");
-        }
-    }
-}
-
-async fn reapply(runtime: &Runtime, org: OrgId, session: SessionId) -> Result<(), EnvironmentError> {
-    let Some(record) = runtime.store.session(org, session).await? else { return Ok(()) };
-    let inside = runtime.sandboxes.reach(&sandbox_of(&record)?).await?;
-    Environment::write(runtime, &record, &inside).await.map(drop)
 }

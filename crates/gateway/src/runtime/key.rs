@@ -9,6 +9,7 @@ use std::path::Path;
 use channel::Key;
 use clock::Rng;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use proto::SessionId;
 use sandbox::SandboxId;
 use sha2::Sha256;
 
@@ -35,13 +36,22 @@ impl RootKey {
     /// Derives the key of one sandbox. The sandbox knows these bytes, and cannot derive another sandbox's key from
     /// them.
     pub(super) fn bytes_of(&self, id: &SandboxId) -> [u8; 32] {
+        self.mac(b"proliferate sandboxd v1\0", id.as_str())
+    }
+
+    /// Hashes the environment of a session's sandbox. Without this key, nobody can try out which values have this hash.
+    pub(super) fn hash_environment(&self, session: SessionId, content: &str) -> String {
+        hex::encode(self.mac(b"proliferate environment v1\0", &format!("{session}\0{content}")))
+    }
+
+    fn mac(&self, purpose: &[u8], text: &str) -> [u8; 32] {
         // HMAC pads a shorter key with zeros to the block size. We pad it here, because a full block cannot have a
         // wrong length.
         let mut block = [0; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&block.into());
-        mac.update(b"proliferate sandboxd v1\0");
-        mac.update(id.as_str().as_bytes());
+        mac.update(purpose);
+        mac.update(text.as_bytes());
         mac.finalize().into_bytes().into()
     }
 
@@ -65,6 +75,12 @@ mod tests {
         let again = RootKey::open(&file, &Rng::system()).unwrap();
         assert_eq!(first.bytes_of(&one), again.bytes_of(&one));
         assert_ne!(first.bytes_of(&one), first.bytes_of(&two));
+        let [session, other] = [1, 2].map(|number| uuid::Uuid::from_u128(number).into());
+        let hash = first.hash_environment(session, "A=1");
+        assert_eq!(again.hash_environment(session, "A=1"), hash);
+        for different in [first.hash_environment(session, "A=2"), first.hash_environment(other, "A=1")] {
+            assert_ne!(different, hash);
+        }
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a part of a file was left behind");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();

@@ -89,6 +89,7 @@ impl Launch {
     }
 
     pub async fn run(self) -> Result<Agent, LaunchError> {
+        let _boot = self.runtime.sandboxes.outdated_environments.hold(self.record.id);
         let agent = match &self.runtime.settings.sandboxes.engine {
             Engine::Attach(url) => {
                 let url = url.replace("{sessionId}", &self.record.id.to_string());
@@ -151,6 +152,8 @@ impl Launch {
         if !handle.recovered || client.check_health().await.is_err() {
             self.prepare(&handle, token, &programs, is_copy).await?;
             self.start_services(&handle, has_dependencies);
+        } else if let Err(error) = Environment::update(&self.runtime, &self.record, &handle.inside).await {
+            tracing::error!(session = %self.record.id, %error, "the environment of a session was not updated");
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use super::environment_locks::EnvironmentLocks;
+use super::environment_refresh::OutdatedEnvironments;
 use super::key::RootKey;
 use super::sandbox_handle::ProxiedConnections;
 use crate::config::{Config, Engine};
@@ -58,6 +59,7 @@ pub struct Sandboxes {
     /// Limits how many sandboxes are copied and retired at the same time.
     pub(super) retiring: Semaphore,
     pub(super) environment_locks: EnvironmentLocks,
+    pub(crate) outdated_environments: OutdatedEnvironments,
     pub(super) proxied: ProxiedConnections,
     engine: Kind,
     folder: PathBuf,
@@ -104,6 +106,7 @@ impl Sandboxes {
             rng: rng.clone(),
             retiring: Semaphore::new(MAX_RETIRING),
             environment_locks: EnvironmentLocks::default(),
+            outdated_environments: OutdatedEnvironments::default(),
             proxied: ProxiedConnections::default(),
             engine,
             folder,
@@ -167,6 +170,11 @@ impl Sandboxes {
         }
     }
 
+    /// Whether a supervisor can be reached by the name of its sandbox, because it listens on a fixed port.
+    pub(super) fn can_reach(&self) -> bool {
+        matches!(self.engine, Kind::Local { .. })
+    }
+
     /// Whether sandboxes have their own network namespace, and thus their own ports.
     pub(super) fn has_own_network(&self) -> bool {
         !matches!(self.engine, Kind::Process)
@@ -209,6 +217,7 @@ impl Sandboxes {
             rng,
             retiring: Semaphore::new(MAX_RETIRING),
             environment_locks: EnvironmentLocks::default(),
+            outdated_environments: OutdatedEnvironments::default(),
             proxied: ProxiedConnections::default(),
             engine: Kind::Attach,
             folder: folder.to_owned(),

@@ -3,11 +3,14 @@
 use gate::AdminChange;
 use proto::SessionId;
 use proto::http::SecretPurpose;
+use sandboxd::Sandboxd;
 use secrecy::SecretString;
 use store::{Scope, SessionRecord};
 
 use super::{Requester, SessionError, SessionServices};
-use crate::runtime::{Applied, ConnectedSandbox, Environment, EnvironmentError};
+use crate::runtime::{
+    Applied, ConnectedSandbox, Environment, EnvironmentError, reach_running, write_environment,
+};
 use crate::vault::VaultError;
 
 /// The name and the value of a variable.
@@ -24,7 +27,8 @@ pub(crate) struct SubmittedValues {
 pub(crate) struct Submission {
     /// Names that the organization had a value for already, which stays.
     pub(crate) existing: Vec<String>,
-    /// Whether the running sandbox has the values. A session without one gets them when one starts.
+    /// Whether the running sandbox has the values. One that boots or does not answer gets them a moment later, and a session
+    /// without a sandbox when one starts.
     pub(crate) applied: bool,
     /// The required variables that have no value yet.
     pub(crate) missing: Vec<String>,
@@ -40,9 +44,11 @@ pub(crate) async fn submit_environment(
     let SubmittedValues { variables, shared } = values;
     store_variables(services, (session, requester), Scope::Session(session.id), variables).await?;
     let existing = share(services, (session, requester), variables, shared).await?;
+    // Whatever happens to this attempt, a running sandbox gets the values.
+    services.runtime.sandboxes.outdated_environments.add(session.id);
     let applied = match running_sandbox(services, session.id).await {
-        Ok(inside) => Some(write(services, session, &inside).await?),
-        Err(_) => None,
+        Ok(inside) => Some(write(services, session, &inside.supervisor).await?),
+        Err(_) => write_environment(&services.runtime, session).await,
     };
     let missing = match &applied {
         Some(applied) => applied.missing.clone(),
@@ -56,7 +62,7 @@ pub(crate) async fn apply_environment(
     services: &SessionServices,
     session: &SessionRecord,
 ) -> Result<Applied, SessionError> {
-    let inside = running_sandbox(services, session.id).await?;
+    let inside = running_supervisor(services, session).await?;
     write(services, session, &inside).await
 }
 
@@ -65,11 +71,11 @@ pub(crate) async fn scrub_environment(
     services: &SessionServices,
     session: &SessionRecord,
 ) -> Result<Vec<String>, SessionError> {
-    let inside = running_sandbox(services, session.id).await?;
-    Ok(Environment::remove(&services.runtime, session, &inside.supervisor).await?)
+    let inside = running_supervisor(services, session).await?;
+    Ok(Environment::remove(&services.runtime, session, &inside).await?)
 }
 
-/// The running sandbox of a session. A session that does not run is not started.
+/// The running sandbox of a session whose agent is connected. A session that does not run is not started.
 pub(crate) async fn running_sandbox(
     services: &SessionServices,
     session: SessionId,
@@ -80,12 +86,27 @@ pub(crate) async fn running_sandbox(
     hub.inside().await?.map_err(unreachable)
 }
 
+/// The supervisor of a session's running sandbox, also if no agent is connected: after a while without watchers, or after a
+/// restart of the gateway.
+pub(crate) async fn running_supervisor(
+    services: &SessionServices,
+    session: &SessionRecord,
+) -> Result<Sandboxd, SessionError> {
+    match running_sandbox(services, session.id).await {
+        Ok(connected) => Ok(connected.supervisor),
+        Err(error) => match reach_running(&services.runtime, session).await {
+            Ok(found) => found.ok_or(error),
+            Err(unreachable) => Err(EnvironmentError::Sandbox(unreachable).into()),
+        },
+    }
+}
+
 async fn write(
     services: &SessionServices,
     session: &SessionRecord,
-    inside: &ConnectedSandbox,
+    inside: &Sandboxd,
 ) -> Result<Applied, SessionError> {
-    Ok(Environment::write(&services.runtime, session, &inside.supervisor).await?)
+    Ok(Environment::write(&services.runtime, session, inside).await?)
 }
 
 /// Stores these values for the organization, except those that it has. Returns the names of the latter.
