@@ -44,6 +44,9 @@ pub trait AgentClient: Send + Sync {
     /// Waits until the agent answers and has loaded the project and its tools.
     async fn wait_until_ready(&self, limit: Duration) -> Result<(), AgentError>;
 
+    /// Whether the agent can use this model, given with its provider.
+    async fn knows_model(&self, model: &str) -> Result<bool, AgentError>;
+
     /// Makes the agent read its files again. This ends the event stream.
     async fn reload(&self) -> Result<(), AgentError>;
 

@@ -8,6 +8,11 @@ pub enum AgentError {
     /// The agent was restarted, or does not wait for this answer any more.
     #[error("the agent does not know the question")]
     UnknownQuestion,
+    /// The model is ours, such as `litellm/large`.
+    #[error(
+        "The agent does not know the model {0}: change the model of the session, or add this one to the agent"
+    )]
+    UnknownModel(String),
     #[error("the agent did not answer in time (asked to {0})")]
     TimedOut(&'static str),
     #[error("the connection to the agent broke (asked to {0})")]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{AgentClient, AgentError, Dial, Endpoint, Entry, Launch, Program, Setup, Translator};
+use crate::{AgentClient, AgentError, ChatModel, Dial, Endpoint, Entry, Launch, Program, Setup, Translator};
 
 /// A type of agent, such as OpenCode.
 pub trait AgentType: Send + Sync {
@@ -11,6 +11,10 @@ pub trait AgentType: Send + Sync {
 
     /// The files to write before the agent starts. Files of tools belong into [`TOOL_FOLDER`](crate::TOOL_FOLDER).
     fn files(&self, setup: &Setup<'_>) -> Vec<Entry>;
+
+    /// The file of [`AgentType::files`] from which the agent knows the models of the Chat Completions API. A reload makes
+    /// the agent read it again. `None` if the agent takes any name of a model.
+    fn model_list(&self, folder: &str, models: &[ChatModel]) -> Option<Entry>;
 
     /// How to start the program. This must not depend on the session: the process may have been started for the pool.
     fn launch(&self, setup: &Setup<'_>) -> Launch;

@@ -28,6 +28,7 @@ use model_list::ModelList;
 pub(crate) use meter::Meter;
 pub use protocol::Protocol;
 pub(crate) use request::{Fit, ModelRequest};
+pub(crate) use selection::AgentModel;
 pub use selection::ModelUnavailable;
 pub use spending::Spending;
 pub(crate) use spending::{Hold, Remaining, org_budget_spent, session_budget_spent};

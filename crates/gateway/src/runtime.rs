@@ -14,6 +14,7 @@ mod environment_refresh;
 mod file_write;
 mod key;
 mod launch;
+mod model_list;
 mod network;
 mod pool;
 mod prepare;
@@ -25,8 +26,8 @@ mod service;
 pub(crate) mod services;
 mod snapshot;
 mod system;
-mod written_files;
 mod written_environment;
+mod written_files;
 
 pub use self::agent::Agent;
 pub(crate) use agent_file::{AgentContents, AgentFile};
@@ -38,6 +39,7 @@ pub(crate) use environment_refresh::{keep_environments, reach_running, write_env
 pub(crate) use file_write::{FileWrite, WriteFile};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
+pub(crate) use model_list::ModelList;
 pub use network::{CountingRecorder, Network, Networks, check_rules, outcome_of, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::maintain_pool;

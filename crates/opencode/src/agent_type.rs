@@ -6,12 +6,12 @@ mod translator;
 use std::io;
 use std::sync::Arc;
 
-use agent::{AgentClient, AgentError, AgentType, ByteStream, Entry, Launch, Program, Setup};
+use agent::{AgentClient, AgentError, AgentType, ByteStream, ChatModel, Entry, Launch, Program, Setup};
 use hyper::header::HeaderName;
 use secrecy::ExposeSecret as _;
 
 use crate::api::{ApiError, Client, Dial, Endpoint};
-use crate::files::{Files, VERSION};
+use crate::files::{self, Files, VERSION};
 use crate::translate::Translator;
 
 /// The type of agent that the gateway runs by default.
@@ -25,6 +25,10 @@ impl AgentType for OpenCode {
 
     fn files(&self, setup: &Setup<'_>) -> Vec<Entry> {
         Files(setup).entries()
+    }
+
+    fn model_list(&self, folder: &str, models: &[ChatModel]) -> Option<Entry> {
+        Some(files::model_list(folder, models))
     }
 
     fn launch(&self, setup: &Setup<'_>) -> Launch {

@@ -12,6 +12,7 @@ mod exchange;
 mod head;
 mod prompt;
 
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
 use proto::socket::QuestionKind;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
@@ -40,9 +42,11 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Messages per page of the history, and the maximum number of pages.
 const PAGE_LENGTH: usize = 20;
 const MAX_PAGES: usize = 50;
-/// A page with tool outputs and images is the longest legitimate response; all other responses are short.
+/// A page with tool outputs and images is the longest legitimate response; all others but the list of models are short.
 const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
+/// Providers of models have hundreds of them.
+const MAX_MODELS_BYTES: usize = 8 * 1024 * 1024;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
@@ -157,6 +161,28 @@ impl<D: Dial> Client<D> {
     /// too.
     pub async fn tools(&self) -> Result<Vec<String>, ApiError> {
         self.call("list its tools", Method::GET, "/experimental/tool/ids", None).await?.read()
+    }
+
+    /// Whether a provider of the agent has this model, given as `provider/model`.
+    pub async fn has_model(&self, model: &str) -> Result<bool, ApiError> {
+        #[derive(Deserialize)]
+        struct Listed {
+            providers: Vec<Provider>,
+        }
+        #[derive(Deserialize)]
+        struct Provider {
+            id: String,
+            #[expect(clippy::zero_sized_map_values, reason = "a set cannot be read from an object")]
+            models: HashMap<String, IgnoredAny>,
+        }
+        let limit = Limit { max: MAX_MODELS_BYTES, allow: &mut |_| true };
+        let (what, path) = ("list its models", "/config/providers");
+        let reply =
+            exchange::request_complete(&self.dial, &self.endpoint, what, Method::GET, path, None, limit);
+        let listed: Listed = reply.await?.read()?;
+        let (provider, name) = model.split_once('/').unwrap_or_default();
+        let ours = listed.providers.iter().filter(|known| known.id == provider);
+        Ok(ours.into_iter().any(|known| known.models.contains_key(name)))
     }
 
     /// Creates a session and returns its id. Without a title, the agent asks its model for one at the first prompt.

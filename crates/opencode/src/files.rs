@@ -61,6 +61,7 @@ impl Files<'_> {
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("opencode.json", &self.session_config().to_string()));
+        entries.push(model_list(self.0.folder, self.0.chat_models));
         entries.push(self.entry("proliferate.mjs", PLUGIN_SOURCE));
         entries.push(self.entry("instructions.md", &self.all_instructions()));
         entries.extend(
@@ -146,12 +147,10 @@ impl Files<'_> {
         config
     }
 
-    /// In a file of its own, because OpenCode reads it again for a session that takes a pooled agent, but not
-    /// `models.json`. In the pool nothing answers for the actions of a session.
+    /// In a file of its own, because OpenCode reads it again for a session that takes a pooled agent. In the pool nothing
+    /// answers for the actions of a session.
     fn session_config(self) -> Value {
-        let models: serde_json::Map<String, Value> =
-            self.0.chat_models.iter().map(|model| (model.name.clone(), chat_entry(model))).collect();
-        let mut config = json!({ "$schema": SCHEMA, "provider": { "litellm": { "models": models } } });
+        let mut config = json!({ "$schema": SCHEMA });
         if self.0.session.is_some() {
             config["mcp"] = actions::mcp_servers(self.0.urls.mcp, &self.key());
         }
@@ -170,6 +169,15 @@ impl Files<'_> {
     fn entry(self, name: &str, contents: &str) -> Entry {
         plain_entry(self.0.folder, name, contents.to_owned())
     }
+}
+
+/// The models of the Chat Completions API. OpenCode reads this file beside `opencode.json`, and again when it is reloaded,
+/// but not `models.json`.
+pub(crate) fn model_list(folder: &str, models: &[ChatModel]) -> Entry {
+    let models: serde_json::Map<String, Value> =
+        models.iter().map(|model| (model.name.clone(), chat_entry(model))).collect();
+    let config = json!({ "$schema": SCHEMA, "provider": { "litellm": { "models": models } } });
+    plain_entry(folder, "opencode.jsonc", config.to_string())
 }
 
 const SCHEMA: &str = "https://opencode.ai/config.json";

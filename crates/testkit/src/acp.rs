@@ -13,8 +13,8 @@ mod translator;
 use std::sync::Arc;
 
 use agent::{
-    AgentClient, AgentError, AgentType, Dial, Endpoint, Entry, Launch, Program, Setup, TOOL_FOLDER,
-    Translator,
+    AgentClient, AgentError, AgentType, ChatModel, Dial, Endpoint, Entry, Launch, Program, Setup,
+    TOOL_FOLDER, Translator,
 };
 
 pub use server::AcpServer;
@@ -53,6 +53,10 @@ impl AgentType for Acp {
     fn launch(&self, setup: &Setup<'_>) -> Launch {
         let arguments = vec![format!("{}/server.mjs", setup.folder), setup.port.to_string()];
         Launch { arguments, environment: vec![("HOME", setup.home.to_owned())] }
+    }
+
+    fn model_list(&self, _: &str, _: &[ChatModel]) -> Option<Entry> {
+        None
     }
 
     fn history_folder(&self) -> Option<&'static str> {

@@ -57,6 +57,8 @@ pub struct AgentBehavior {
     pub endless_history: Option<usize>,
     /// Whether the agent closes every event stream immediately.
     pub drops_listeners: bool,
+    /// The models of its provider `litellm`. `None` if it cannot list them.
+    pub models: Option<Vec<String>>,
 }
 
 /// How the agent reacts to a cancel request.
@@ -82,6 +84,7 @@ impl Default for AgentBehavior {
             mute_history: false,
             endless_history: None,
             drops_listeners: false,
+            models: None,
         }
     }
 }
@@ -134,6 +137,7 @@ impl FakeAgent {
         let router = Router::new()
             .route("/global/health", get(health))
             .route("/experimental/tool/ids", get(async || Json(["bash", "read"])))
+            .route("/config/providers", get(providers))
             .route("/session", post(create))
             .route("/session/status", get(status))
             .route("/session/{id}", get(get_session))
@@ -286,6 +290,12 @@ async fn health(State(state): State<Arc<Shared>>) -> Response {
         return Json(json!({ "healthy": true, "version": "1.18.33" })).into_response();
     }
     StatusCode::SERVICE_UNAVAILABLE.into_response()
+}
+
+async fn providers(State(state): State<Arc<Shared>>) -> Result<Json<Value>, StatusCode> {
+    let models = state.inner().behavior.models.clone().ok_or(StatusCode::NOT_FOUND)?;
+    let models: BTreeMap<String, Value> = models.into_iter().map(|name| (name, json!({}))).collect();
+    Ok(Json(json!({ "providers": [{ "id": "litellm", "models": models }] })))
 }
 
 async fn create(State(state): State<Arc<Shared>>, Json(body): Json<Value>) -> Json<Value> {

@@ -215,6 +215,30 @@ fn the_model_can_be_changed_between_prompts_also_to_another_api() {
     );
 }
 
+/// The agent runs since before the endpoint was configured, so it has never heard of its models.
+#[test]
+fn a_model_that_is_listed_after_the_agent_started_can_be_chosen() {
+    let mut recorded = Recorded::start(messages);
+    recorded.real.new_session(&json!({"title": "A later model"}));
+    assert_eq!(outcome(&recorded.turn("one")), "ok");
+    let later = [messages(&recorded.model.url()), chat(&recorded.model.url())].concat();
+    let later: Vec<_> = later.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    recorded.real.restart_with(&later);
+    let (session, sandbox) = (recorded.real.session.clone(), recorded.real.sandbox());
+    let agent = || recorded.real.shell(&sandbox, "pgrep -f '^/opt/agent serve'");
+    let before = agent();
+    for model in ["litellm/claude-opus-4-5", "litellm/claude-sonnet-4-5"] {
+        recorded.real.machine.json(&["session", "model", &session, model]);
+        let frames = recorded.turn("please use bash");
+        assert_eq!(outcome(&frames), "ok", "{frames:?}");
+        let last = recorded.requests().pop().unwrap();
+        assert_eq!(last.path, "/v1/chat/completions");
+        assert_eq!(last.json()["model"], model.trim_start_matches("litellm/"));
+        assert!(last.json()["messages"].to_string().contains("You said: one"), "the conversation is lost");
+    }
+    assert_eq!(agent(), before, "the agent was restarted");
+}
+
 /// The agent asks its model for a title beside its first answer, and is refused both.
 #[test]
 fn a_session_whose_budget_is_used_up_keeps_the_title_of_its_prompt() {

@@ -39,6 +39,11 @@ impl AgentModel {
         }
     }
 
+    /// Whether agents know the model from the list of its provider, not from our table.
+    pub(crate) fn is_listed_by_provider(&self) -> bool {
+        self.protocol == Protocol::Chat
+    }
+
     /// The name by which the model has a price.
     pub(crate) fn price_name(&self) -> &str {
         &self.name

@@ -14,7 +14,7 @@ use super::launch::LaunchError;
 use super::sandbox_handle::SandboxHandle;
 
 /// The folder of the agent's files in the home directory, outside of every repository.
-const AGENT_DIR: &str = ".proliferate/agent";
+pub(super) const AGENT_DIR: &str = ".proliferate/agent";
 pub(crate) const AGENT_SERVICE: &str = "agent";
 /// The number of restarts after which a booting agent is given up, and how often we check.
 const MOST_STARTS: u32 = 3;

@@ -235,6 +235,25 @@ async fn the_model_can_be_changed_and_holds_from_the_next_prompt_on() {
     assert_eq!(live.next_turn().await.model, "anthropic/claude-sonnet-4-6");
 }
 
+/// Nobody can add a model to an agent that somebody else runs.
+#[tokio::test]
+async fn a_prompt_for_a_model_that_an_attached_agent_does_not_know_fails_with_the_reason() {
+    let endpoint = Endpoint::listing(&["qwen3:8b", "later"]).await;
+    let live = endpoint.live(Setup::sqlite()).await;
+    live.agent.behave(|agent| agent.models = Some(vec!["qwen3:8b".to_owned()]));
+    let session = live.session_with(&json!({ "agentConfig": { "modelId": "later" } })).await;
+    let mut socket = live.running(&session).await;
+    live.prompt(&session, "one").await;
+    let error = socket.until_type("error").await.pop().unwrap();
+    let reason = error["payload"]["message"].as_str().unwrap();
+    assert!(reason.starts_with("The agent does not know the model litellm/later: "), "{reason}");
+    socket.until_type("turn_complete").await;
+    assert!(live.agent.asked("/prompt_async").is_empty());
+    assert_eq!(set_model(&live, &session, "qwen3:8b").await.0, 200);
+    live.prompt(&session, "two").await;
+    assert_eq!(live.next_turn().await.model, "litellm/qwen3:8b");
+}
+
 #[tokio::test]
 async fn a_change_to_a_model_that_cannot_be_used_is_refused_and_changes_nothing() {
     let endpoint = Endpoint::listing(&["qwen3:8b", "free"]).await;

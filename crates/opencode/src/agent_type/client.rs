@@ -28,6 +28,10 @@ impl AgentClient for Client<Dialer> {
         Ok(Self::wait_until_ready(self, limit).await.map(drop)?)
     }
 
+    async fn knows_model(&self, model: &str) -> Result<bool, AgentError> {
+        Ok(self.has_model(model).await?)
+    }
+
     async fn reload(&self) -> Result<(), AgentError> {
         Ok(self.dispose().await?)
     }

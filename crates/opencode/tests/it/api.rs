@@ -88,6 +88,10 @@ async fn requests_have_the_right_path_host_and_header() {
         "POST /s/1/session" => reply(200, &json!({ "id": "ses_1", "slug": "x" })),
         "GET /s/1/session/ses_1" => reply(200, &json!({ "id": "ses_1" })),
         "GET /s/1/experimental/tool/ids" => reply(200, &json!(["bash"])),
+        "GET /s/1/config/providers" => reply(
+            200,
+            &json!({ "providers": [{ "id": "litellm", "key": "k", "models": { "a/b": { "id": "a/b" } } }] }),
+        ),
         line if line.starts_with("GET") => reply(404, &json!({ "name": "NotFoundError" })),
         _ => reply(200, &json!(true)),
     });
@@ -96,12 +100,17 @@ async fn requests_have_the_right_path_host_and_header() {
     assert_eq!(client.create_session(Some("a title")).await.unwrap(), "ses_1");
     assert!(client.has_session("ses_1").await.unwrap());
     assert!(!client.has_session("ses_2").await.unwrap());
+    assert!(client.has_model("litellm/a/b").await.unwrap());
+    for unknown in ["litellm/a", "anthropic/a/b", "a/b", "litellm"] {
+        assert!(!client.has_model(unknown).await.unwrap(), "{unknown}");
+    }
     client.abort("ses_1").await.unwrap();
     client.dispose().await.unwrap();
     client.reply_permission("per_1", "reject").await.unwrap();
     client.reject_question("que_1").await.unwrap();
     let log = log.lock().unwrap();
-    let lines: Vec<&str> = log.iter().map(|request| request.line.as_str()).collect();
+    let lines = log.iter().map(|request| request.line.as_str());
+    let lines: Vec<&str> = lines.filter(|line| !line.ends_with("/config/providers")).collect();
     let expected = [
         "GET /s/1/global/health",
         "GET /s/1/global/health",
@@ -118,7 +127,7 @@ async fn requests_have_the_right_path_host_and_header() {
     assert!(log.iter().all(|request| request.headers["x-proliferate-sandbox-token"] == SECRET));
     assert!(log.iter().all(|request| request.headers["host"] == "host:80"));
     assert_eq!(log[3].body, json!({ "title": "a title" }));
-    assert_eq!(log[8].body, json!({ "reply": "reject" }));
+    assert_eq!(log[13].body, json!({ "reply": "reject" }));
 }
 
 #[tokio::test]

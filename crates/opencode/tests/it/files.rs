@@ -1,6 +1,6 @@
 //! The files and launch parameters of the agent, checked without starting it; `tests/real` starts it.
 
-use agent::{AgentType as _, Browser, Entry, Launch, Setup, Tool, Urls};
+use agent::{AgentType as _, Browser, ChatModel, Entry, Launch, Setup, Tool, Urls};
 use opencode::OpenCode;
 use opencode::files::{VERSION, tool_module};
 use serde_json::{Value, json};
@@ -133,6 +133,19 @@ fn the_actions_of_a_session_are_a_server_whose_key_is_read_from_a_secret_file() 
     let pooled = OpenCode.files(&Setup { session: None, ..SETUP });
     let file = pooled.iter().find(|entry| entry.path == format!("{}/opencode.json", SETUP.folder)).unwrap();
     assert!(!file.contents.contains("mcp"), "a pooled agent has no session: {}", file.contents);
+}
+
+#[test]
+fn the_list_of_models_is_a_file_that_can_be_written_alone() {
+    let models = [ChatModel { name: "large".to_owned(), context: Some(8_000), output: None }];
+    let entry = OpenCode.model_list(SETUP.folder, &models).unwrap();
+    let files = OpenCode.files(&Setup { chat_models: &models, ..SETUP });
+    assert!(files.iter().any(|file| file.path == entry.path && file.contents == entry.contents));
+    let config: Value = serde_json::from_str(&entry.contents).unwrap();
+    assert_eq!(
+        config["provider"]["litellm"]["models"]["large"]["limit"],
+        json!({"context": 8_000, "output": 2_000})
+    );
 }
 
 #[test]

@@ -145,6 +145,11 @@ impl AgentClient for AcpClient {
         self.wait_until_listening(limit).await
     }
 
+    /// Takes any name of a model.
+    async fn knows_model(&self, _: &str) -> Result<bool, AgentError> {
+        Ok(true)
+    }
+
     async fn reload(&self) -> Result<(), AgentError> {
         *self.link.lock().await = None;
         Ok(())

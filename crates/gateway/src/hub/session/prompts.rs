@@ -16,6 +16,7 @@ use super::title::first_sentence;
 use super::turn::{Request, Turn};
 use super::{End, Session, millis};
 use crate::admission::Refusal;
+use crate::runtime::ModelList;
 use shares::Held;
 
 /// The sender of prompts that an automation sends.
@@ -190,9 +191,12 @@ impl Session {
         };
         let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
         let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
+        let models = ModelList::of(&self.services.runtime, &connection.agent, self.owner);
         let note = if self.record.files_lost { FILES_LOST } else { "" };
         turn.request = Request::Prompt(tokio::spawn(async move {
-            let model = llm.model_of(config.as_ref()).await.qualified_id();
+            let model = llm.model_of(config.as_ref()).await;
+            models.add(client.as_ref(), &model).await?;
+            let model = model.qualified_id();
             let text = format!("{note}{}", prompt.content);
             let prompt = Prompt {
                 id: &prompt.id,
@@ -215,7 +219,11 @@ impl Session {
             tracing::warn!(session = %self.record.id, %error, "a prompt did not reach the agent");
             // While an agent is reconnecting, its history will show whether the prompt arrived.
             if let Phase::Connected(connection) = &mut self.sandbox {
-                let out = connection.translator.give_up("Failed to send prompt", millis(&self.services));
+                let reason = match &error {
+                    AgentError::UnknownModel(_) => error.to_string(),
+                    _ => "Failed to send prompt".to_owned(),
+                };
+                let out = connection.translator.give_up(&reason, millis(&self.services));
                 self.apply(out).await?;
             }
         }
