@@ -62,6 +62,9 @@ pub enum Problem {
         "the query needs more memory than it may have ({0} MiB, or less while others need much): let it sort, group or compute less"
     )]
     Memory(i64),
+    /// A bug of ours; the log has the place.
+    #[error("the query could not be executed because of an error in the gateway: tell its operator")]
+    Panicked,
     /// The role may do more than read.
     #[error("the role of this database {0}")]
     Role(String),

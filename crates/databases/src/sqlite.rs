@@ -4,6 +4,7 @@
 mod functions;
 mod memory;
 
+use std::panic::AssertUnwindSafe;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ const LIMITS: [(Limit, i32); 10] = [
     (Limit::SQLITE_LIMIT_VDBE_OP, 25_000),
     (Limit::SQLITE_LIMIT_FUNCTION_ARG, 127),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 100),
+    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, functions::LONGEST_PATTERN),
     (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, 100),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
@@ -75,14 +76,21 @@ pub async fn query(
     let seen = late.0.clone();
     let work = tokio::task::spawn_blocking(move || {
         let _slot = slot;
-        select_rows(&file, &query, limits, seen)
+        catch_panic(|| select_rows(&file, &query, limits, seen))
     });
     match timeout(limits.time, work).await {
         Ok(Ok(rows)) => rows,
-        // rusqlite panics if SQLite has no memory left to convert a text.
-        Ok(Err(_)) => Err(Problem::Memory(PER_QUERY_MIB)),
+        // The runtime ends.
+        Ok(Err(_)) => Err(Problem::Broken),
         Err(_) => Err(Problem::Timeout),
     }
+}
+
+/// Executes a query. rusqlite panics if SQLite has no memory left to convert a text; any other panic is a bug.
+fn catch_panic(select: impl FnOnce() -> Result<Rows, Problem>) -> Result<Rows, Problem> {
+    std::panic::catch_unwind(AssertUnwindSafe(select)).unwrap_or_else(|_| {
+        Err(if memory::was_refused() { Problem::Memory(PER_QUERY_MIB) } else { Problem::Panicked })
+    })
 }
 
 /// Interrupts a query whose caller has gone, or does not wait any longer.
@@ -253,5 +261,31 @@ fn problem(error: &Error, limits: Limits) -> Problem {
             Problem::Statement(bounded(msg))
         }
         _ => Problem::Statement("the statement failed".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_reported_as_memory_only_if_memory_was_refused() {
+        let panics = || {
+            catch_panic(|| {
+                let _budget = Budget::new()?;
+                panic!("a bug")
+            })
+        };
+        assert_eq!(panics().unwrap_err(), Problem::Panicked);
+        let greedy = catch_panic(|| {
+            let _budget = Budget::new()?;
+            let database = Connection::open_in_memory().unwrap();
+            let refused =
+                database.query_row("SELECT zeroblob(100000000)", [], |row| row.get::<_, Vec<u8>>(0));
+            assert!(refused.is_ok(), "this panics");
+            unreachable!("more than a query may have")
+        });
+        assert_eq!(greedy.unwrap_err(), Problem::Memory(PER_QUERY_MIB));
+        assert_eq!(panics().unwrap_err(), Problem::Panicked, "the next query of the thread starts anew");
     }
 }

@@ -1,9 +1,10 @@
 //! Keeps the settings of modes that decided last as they were compiled, because every call would compile the patterns of
 //! its action again. A setting is found by its text, so a changed one is compiled anew.
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use lru::LruCache;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::mode_setting::{ModeSetting, ModeSettingError};
@@ -16,16 +17,12 @@ static SHARED_SETTINGS: LazyLock<Mutex<Settings>> = LazyLock::new(Mutex::default
 /// Returns a setting, compiled now or before.
 pub(crate) fn setting(value: &Value) -> Result<Arc<ModeSetting>, ModeSettingError> {
     let text = value.to_string();
-    if let Some(kept) = lock().get(&text) {
+    if let Some(kept) = SHARED_SETTINGS.lock().get(&text) {
         return Ok(kept);
     }
     let compiled = Arc::new(ModeSetting::parse(value)?);
-    lock().insert(text, compiled.clone());
+    SHARED_SETTINGS.lock().insert(text, compiled.clone());
     Ok(compiled)
-}
-
-fn lock() -> MutexGuard<'static, Settings> {
-    SHARED_SETTINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Settings {

@@ -1,18 +1,23 @@
-//! Functions of SQLite whose time grows with the product of their arguments. SQLite interrupts a query between two
-//! instructions and never within a function, so a single call could run for hours after the timeout. Here, a call is
-//! refused if it would take too many steps; otherwise SQLite's own function is executed on another connection.
+//! Functions of SQLite whose time grows with the product of their arguments. SQLite interrupts a query at its jumps and never
+//! within a function or between the calls of one row, so they could run for hours after the timeout. Here, a call is
+//! refused if the query is late or if the call would take too many steps; otherwise SQLite's own function is executed on another
+//! connection. The price is that `LIKE` and `GLOB` use no index.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::limits::Limit;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Error, ffi, params_from_iter};
 
 /// The functions, and how many arguments they have; -1 means any number.
-const BOUNDED: [(&str, c_int); 8] = [
+const BOUNDED: [(&str, c_int); 11] = [
+    ("like", 2),
+    ("like", 3),
+    ("glob", 2),
     ("instr", 2),
     ("replace", 3),
     ("trim", 2),
@@ -23,6 +28,8 @@ const BOUNDED: [(&str, c_int); 8] = [
     ("printf", ANY),
 ];
 const ANY: c_int = -1;
+/// The maximum length of a pattern for `LIKE` and `GLOB`, as SQLite's manual proposes for statements from strangers.
+pub(super) const LONGEST_PATTERN: c_int = 100;
 /// The maximum number of steps of one call, which take some 50 ms.
 const MAX_STEPS: usize = 16 << 20;
 const TOO_LONG: &str = "the arguments of this function are too long together";
@@ -31,6 +38,7 @@ const TOO_LONG: &str = "the arguments of this function are too long together";
 pub(super) fn bound(database: &Connection, longest: c_int, late: &Arc<AtomicBool>) -> rusqlite::Result<()> {
     let builtin = Connection::open_in_memory()?;
     builtin.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
+    builtin.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN)?;
     let builtin = Arc::new(Mutex::new(builtin));
     let flags =
         FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
@@ -40,11 +48,16 @@ pub(super) fn bound(database: &Connection, longest: c_int, late: &Arc<AtomicBool
             if late.load(Ordering::Relaxed) {
                 return Err(Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_INTERRUPT), None));
             }
-            let steps = if arguments == ANY { format_steps(call) } else { length(call, 0) * length(call, 1) };
+            let steps = match name {
+                // SQLite bounds the length of patterns.
+                "like" | "glob" => 0,
+                _ if arguments == ANY => format_steps(call),
+                _ => length(call, 0) * length(call, 1),
+            };
             if steps > MAX_STEPS {
                 return Err(Error::UserFunctionError(TOO_LONG.into()));
             }
-            evaluate(&builtin.lock().unwrap_or_else(PoisonError::into_inner), name, call)
+            evaluate(&builtin.lock(), name, call)
         })?;
     }
     Ok(())
@@ -88,6 +101,10 @@ fn evaluate(builtin: &Connection, name: &str, call: &Context<'_>) -> rusqlite::R
         })
     });
     found.map_err(|error| match error {
+        // The function's own account, for example of a pattern that is too long.
+        Error::SqliteFailure(code, Some(message)) if code.extended_code == ffi::SQLITE_ERROR => {
+            Error::UserFunctionError(message.into())
+        }
         // With a text, the query would end with another code.
         Error::SqliteFailure(code, _) => Error::SqliteFailure(code, None),
         other => other,

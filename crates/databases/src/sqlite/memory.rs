@@ -27,6 +27,13 @@ static TAKEN: AtomicI64 = AtomicI64::new(0);
 thread_local! {
     /// What the query of this thread may still take. `None` on all other threads, which have no limit.
     static LEFT: Cell<Option<i64>> = const { Cell::new(None) };
+    /// Whether the last query of this thread was refused memory.
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the last query of this thread was refused memory.
+pub(super) fn was_refused() -> bool {
+    REFUSED.get()
 }
 
 /// Limits the memory of SQLite on this thread until it is dropped.
@@ -38,6 +45,7 @@ impl Budget {
             return Err(Problem::File("the memory of SQLite cannot be limited, so it executes nothing"));
         }
         LEFT.set(Some(PER_QUERY));
+        REFUSED.set(false);
         Ok(Self(PhantomData))
     }
 }
@@ -52,7 +60,11 @@ impl Drop for Budget {
 /// Whether this thread may take so much more. To take less is always possible.
 fn fits(bytes: i64) -> bool {
     let fits = |left| bytes <= left && TAKEN.load(Ordering::Relaxed) + bytes <= TOTAL;
-    bytes <= 0 || LEFT.get().is_none_or(fits)
+    let fits = bytes <= 0 || LEFT.get().is_none_or(fits);
+    if !fits {
+        REFUSED.set(true);
+    }
+    fits
 }
 
 /// Counts what this thread has taken, or given back.

@@ -168,18 +168,31 @@ async fn a_query_ends_at_its_limits() {
         assert_eq!(run(&world.file, plain(&late), short).await, Err(Problem::Timeout), "{late}");
     }
     // Without a loop nothing asks between the columns whether the query is late, except for slow functions.
-    let slow = |n| format!("trim(hex(zeroblob({n})), replace(hex(zeroblob(120)), '0', '1') || '0')");
-    let slow = format!("SELECT {}", (30_000..30_200).map(slow).collect::<Vec<_>>().join(", "));
-    let short = Limits { time: Duration::from_millis(20), bytes: 64 << 10, ..WIDE };
-    let held = std::sync::Arc::new(());
-    let ended = sqlite::query(&world.file, plain(&slow), short, held.clone()).await;
-    assert_eq!(ended, Err(Problem::Timeout));
-    let released = async {
-        while std::sync::Arc::strong_count(&held) > 1 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    let columns = |column: &dyn Fn(usize) -> String| (0..200).map(column).collect::<Vec<_>>().join(", ");
+    let trim = columns(&|n| {
+        format!("trim(hex(zeroblob({})), replace(hex(zeroblob(120)), '0', '1') || '0')", 30_000 + n)
+    });
+    let text = |any| {
+        let zeros = "substr(hex(zeroblob(48)), 1, 95)";
+        format!("WITH t(x, p) AS MATERIALIZED (SELECT hex(zeroblob(500000)), '{any}' || {zeros})")
     };
-    assert!(tokio::time::timeout(WIDE.time, released).await.is_ok(), "the thread of a late query ends");
+    let matches = |operator: &str| columns(&|n| format!("x {operator} p || '{}'", n + 100));
+    for (slow, bytes) in [
+        (format!("SELECT {trim}"), 64 << 10),
+        (format!("{} SELECT {} FROM t", text('%'), matches("LIKE")), 1 << 20),
+        (format!("{} SELECT {} FROM t", text('*'), matches("GLOB")), 1 << 20),
+    ] {
+        let short = Limits { time: Duration::from_millis(20), bytes, ..WIDE };
+        let held = std::sync::Arc::new(());
+        let ended = sqlite::query(&world.file, plain(&slow), short, held.clone()).await;
+        assert_eq!(ended, Err(Problem::Timeout), "{}", &slow[..80]);
+        let released = async {
+            while std::sync::Arc::strong_count(&held) > 1 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(tokio::time::timeout(WIDE.time, released).await.is_ok(), "{}", &slow[..80]);
+    }
     // The threads of late queries end too: otherwise the runtime of this test would never shut down.
     let deep = format!("SELECT 1{}{}", "+(1".repeat(500), ")".repeat(500));
     assert!(matches!(run(&world.file, plain(&deep), WIDE).await, Err(Problem::Statement(_))));
@@ -228,6 +241,11 @@ async fn bounded_functions_return_what_sqlite_returns() {
         "format(a.x, b.x, c.x)",
         "printf(a.x, b.x)",
         "printf()",
+        "a.x LIKE b.x",
+        "a.x GLOB b.x",
+        "like(a.x, b.x)",
+        "glob(a.x, b.x)",
+        "'x%y_z' LIKE 'x!%y!_%' ESCAPE '!'",
     ] {
         let sql = format!("{values} SELECT group_concat(quote({call}), ' ') AS x FROM v a, v b, v c");
         let expected: String = unrestricted.query_row(&sql, [], |row| row.get(0)).unwrap();
