@@ -6,23 +6,33 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use proto::OrgId;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// The organization and the run id.
 type Key = (OrgId, String);
 
-/// The runs with approvals in progress, and how many approvals each has: of racing ones, only one executes the run.
+/// The runs with approvals in progress.
 #[derive(Clone, Default)]
-pub(crate) struct ApprovedRuns(Arc<Mutex<HashMap<Key, usize>>>);
+pub(crate) struct ApprovedRuns(Arc<Mutex<HashMap<Key, InProgress>>>);
+
+#[derive(Default)]
+struct InProgress {
+    /// How many approvals the run has: of racing ones, only one executes it.
+    approvals: usize,
+    /// Cancelled when all have ended.
+    ended: CancellationToken,
+}
 
 impl ApprovedRuns {
     /// Registers an approval before it is written, until the run that it starts has ended.
     pub(crate) fn register(&self, key: Key) -> ApprovedRun {
-        *self.0.lock().entry(key.clone()).or_default() += 1;
+        self.0.lock().entry(key.clone()).or_default().approvals += 1;
         ApprovedRun { runs: self.clone(), key }
     }
 
-    pub(crate) fn contains(&self, key: &Key) -> bool {
-        self.0.lock().contains_key(key)
+    /// The end of all approvals of a run; `None` if it has none.
+    pub(crate) fn ended(&self, key: &Key) -> Option<WaitForCancellationFutureOwned> {
+        self.0.lock().get(key).map(|found| found.ended.clone().cancelled_owned())
     }
 }
 
@@ -35,10 +45,33 @@ pub(crate) struct ApprovedRun {
 impl Drop for ApprovedRun {
     fn drop(&mut self) {
         let mut runs = self.runs.0.lock();
-        let Some(approvals) = runs.get_mut(&self.key) else { return };
-        *approvals -= 1;
-        if *approvals == 0 {
-            runs.remove(&self.key);
+        let Some(found) = runs.get_mut(&self.key) else { return };
+        found.approvals -= 1;
+        if found.approvals == 0
+            && let Some(found) = runs.remove(&self.key)
+        {
+            found.ended.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_last_approval_is_awaited() {
+        let (runs, key) =
+            (ApprovedRuns::default(), (OrgId::from(uuid::Uuid::nil()), "run-00000001".to_owned()));
+        assert!(runs.ended(&key).is_none());
+        let (first, second) = (runs.register(key.clone()), runs.register(key.clone()));
+        let mut ended = Box::pin(runs.ended(&key).unwrap());
+        drop(first);
+        assert!((&mut ended).now_or_never().is_none());
+        drop(second);
+        ended.await;
+        assert!(runs.ended(&key).is_none());
     }
 }

@@ -15,9 +15,10 @@ use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, ToolScope, Work};
 use crate::{DEAD_AFTER, Gate};
 
-/// The delay between two lookups of a call that another instance executes. That happens only while one gateway replaces another,
-/// because one serves a database; SQLite cannot notify another process, and PostgreSQL would need a connection for it.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The delay between two lookups of a call that another process executes, of whose end nothing tells us. That happens only
+/// while one gateway replaces another, because one serves a database; SQLite cannot notify another process, and PostgreSQL
+/// would need a connection for it.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How much longer than the tool's own timeout a caller waits for another instance.
 const WAIT_MARGIN: Duration = Duration::from_secs(10);
 
@@ -77,10 +78,15 @@ impl Gate {
             if run.status.is_terminal() {
                 return Ok(ExistingRun::Answered(Box::new(self.ended_result(request, &run))));
             }
-            if self.is_orphaned(&run).await? {
+            // If an approval of this process executes the run, its end is told.
+            let ended = self.calls.approved.ended(&request.key());
+            if ended.is_none() && self.is_orphaned(&run).await? {
                 return Ok(ExistingRun::Orphaned(Box::new(run)));
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
+            match ended {
+                Some(ended) => ended.await,
+                None => tokio::time::sleep(POLL_INTERVAL).await,
+            }
             match self.store.run(request.caller.org, &request.run.id).await? {
                 Some(found) => run = found,
                 None => return Ok(ExistingRun::Unresolved(Refusal::unknown())),
@@ -98,9 +104,9 @@ impl Gate {
     async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
         let Some(instance) = &run.instance else { return Ok(false) };
         if *instance == self.instance.id {
-            // This instance executes only this request under the id, so no other task does unless a person has approved
-            // the run: the database committed the claim, but its reply was lost and the caller was told to retry.
-            return Ok(!self.calls.approved.contains(&(run.org_id, run.run_id.clone())));
+            // This instance executes only this request under the id, and no approval of it is in progress: the database
+            // committed the claim, but its reply was lost and the caller was told to retry.
+            return Ok(true);
         }
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
         let Some(process) = self.store.seen_instance(instance, before).await? else { return Ok(true) };
