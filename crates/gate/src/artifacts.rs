@@ -76,6 +76,18 @@ pub fn file_artifact(
     }
 }
 
+/// The reference to an evidence file. A file with the same content may have been stored by another run, or by an attempt of
+/// this one that was cut off, so the reference has only what follows from content and case.
+pub(crate) fn evidence_reference(file: &NewArtifact, run_id: &str) -> Option<ArtifactRef> {
+    let found = new_reference(file, run_id)?;
+    Some(ArtifactRef { content_type: None, created_at_utc: None, ..found })
+}
+
+/// Whether an artifact's id contains its hash.
+pub(crate) fn is_named_by_hash(org: OrgId, case: Option<&str>, kind: &str, hash: &str, id: &str) -> bool {
+    hash.parse().is_ok_and(|hash| name(org, case, kind, &hash) == id)
+}
+
 fn lineage(run_id: &str) -> Value {
     json!({"derived_from": [], "run_id": run_id})
 }
@@ -89,8 +101,7 @@ fn name(org: OrgId, case: Option<&str>, kind: &str, hash: &Hash) -> String {
 /// Whether an artifact's id matches the columns it was derived from. It does not if the row was changed in the
 /// database.
 pub fn is_named_right(org: OrgId, found: &Artifact) -> bool {
-    let hash = found.hash.parse();
-    hash.is_ok_and(|hash| name(org, found.case_id.as_deref(), &found.kind, &hash) == found.artifact_id)
+    is_named_by_hash(org, found.case_id.as_deref(), &found.kind, &found.hash, &found.artifact_id)
 }
 
 /// Whether the content matches an artifact's hash.

@@ -14,12 +14,12 @@ use store::{GateWrite, Run, StoreError, Written};
 
 use crate::existing_run::{ExistingRun, TakeOver, stored_result};
 use crate::judgement::{JudgedCall, Judgement, Undecidable};
-use crate::record::{HIDDEN_PARAMETERS, Prepared, hides_parameters};
+use crate::record::{HIDDEN_PARAMETERS, Prepared, Success, hides_parameters};
 use crate::repeated_call::Repeated;
 use crate::request::{CallRequest, Fingerprint};
 use crate::result::{CallOutcome, CallResult, CallShare, Refusal};
 use crate::secrets::{redact_failure, redact_output};
-use crate::tool::{Failure, Output, Outside, Tool, Within, Work};
+use crate::tool::{Failure, Outside, Tool, Within, Work};
 use crate::{Gate, Permit};
 
 /// The maximum number of judgements per call. If the parent run ends between judgement and claim, the call is judged
@@ -375,14 +375,14 @@ pub(crate) async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) ->
 }
 
 /// Executes the effect of a call. What an action answers has all known secrets removed before anybody stores or gets it.
-async fn attempt(call: &JudgedCall, how: &Execute<'_>, redactor: Redactor) -> Result<Output, Refusal> {
+async fn attempt(call: &JudgedCall, how: &Execute<'_>, redactor: Redactor) -> Result<Success, Refusal> {
     let Execute { tool, outside, .. } = how;
     let permit = Permit::new(call.request.caller.org, &call.request.run.id, redactor);
     let executing = AssertUnwindSafe(outside.execute(&permit, &call.request)).catch_unwind();
     let timeout = outside.timeout().unwrap_or_else(|| tool.timeout());
     let executed = tokio::time::timeout(timeout, executing).await;
     let redactor = permit.redactor();
-    match executed {
+    let outcome = match executed {
         Ok(Ok(outcome)) if tool.definition().is_some() => outcome
             .map(|output| redact_output(redactor, &output))
             .map_err(|failure| redact_failure(redactor, failure).into()),
@@ -391,7 +391,8 @@ async fn attempt(call: &JudgedCall, how: &Execute<'_>, redactor: Redactor) -> Re
         Ok(Err(_)) => Err(Refusal::unknown()),
         Err(_) if outside.replay_safe() => Err(Failure::Timeout.into()),
         Err(_) => Err(Failure::Late.into()),
-    }
+    };
+    outcome.map(|output| Success { output, evidence: permit.into_evidence() })
 }
 
 /// Records the outcome. The effect has happened, so this retries until it succeeds: no result is returned before it is

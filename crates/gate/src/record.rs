@@ -24,6 +24,18 @@ pub const MAX_SHOWN_BYTES: usize = 10_240;
 pub(crate) const HIDDEN_PARAMETERS: &str = "a person must approve this call and would not see all of its parameters: keep them \
     below 10,240 bytes of JSON, without credentials and without fields that are named like one";
 
+/// What a tool returned, and the files that it has stored.
+pub(crate) struct Success {
+    pub(crate) output: Output,
+    pub(crate) evidence: Vec<ArtifactRef>,
+}
+
+impl From<Output> for Success {
+    fn from(output: Output) -> Self {
+        Self { output, evidence: Vec::new() }
+    }
+}
+
 /// The output and the change of a tool within the database, or the reason why it refuses.
 pub(crate) type Prepared = Result<(Output, Effect), Refusal>;
 
@@ -47,7 +59,7 @@ impl Gate {
         let Judgement { call, verdict, versions, redactor, .. } = judgement;
         let denied = matches!(&prepared, Err(refusal) if refusal.code == ToolErrorCode::PolicyDenied);
         let (outcome, effect) = match prepared {
-            Ok((output, effect)) => (Ok(output), Some(effect)),
+            Ok((output, effect)) => (Ok(output.into()), Some(effect)),
             Err(refusal) => (Err(refusal), None),
         };
         let responder = if effect.is_some() { Responder::Tool } else { Responder::Gate };
@@ -129,7 +141,7 @@ impl Gate {
         &self,
         call: &JudgedCall,
         instance: &str,
-        outcome: Result<Output, Refusal>,
+        outcome: Result<Success, Refusal>,
         versions: &Versions,
     ) -> (GateWrite, CallResult) {
         let end = self.finish(call, outcome, Responder::Tool, versions);
@@ -147,17 +159,19 @@ impl Gate {
     fn finish(
         &self,
         call: &JudgedCall,
-        outcome: Result<Output, Refusal>,
+        outcome: Result<Success, Refusal>,
         responder: Responder,
         versions: &Versions,
     ) -> Finished {
         let refusal = outcome.as_ref().err().cloned();
         let mut event = self.audit.outcome(call, ActionType::ToolCall, refusal.as_ref(), versions);
         let (status, artifact, references, mut result) = match outcome {
-            Ok(output) => {
+            Ok(Success { output, evidence }) => {
                 let stored = artifacts::output(call, &output.content(), self.audit.now());
-                let references: Vec<ArtifactRef> =
-                    artifacts::new_reference(&stored, &call.request.run.id).into_iter().collect();
+                let references: Vec<ArtifactRef> = artifacts::new_reference(&stored, &call.request.run.id)
+                    .into_iter()
+                    .chain(evidence)
+                    .collect();
                 event.event.output_artifacts = Artifacts::try_from(references.clone()).unwrap_or_default();
                 let result = CallResult::success(&call.request, output, &references);
                 (RunStatus::Completed, Some(stored), references, result)

@@ -176,7 +176,7 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
 }
 
 /// Runs statements that only the owner of the database can, such as dropping the triggers that protect the ledger.
-fn behind_our_back(machine: &Machine, statements: &[&str]) {
+pub(crate) fn behind_our_back(machine: &Machine, statements: &[&str]) {
     let file = machine.data_dir().join("proliferate.db").display().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,8 +1,10 @@
 //! The modes of real agents: what the model is told, which tools it has, and what they do in a real sandbox.
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use testkit::ScriptedModel;
 
+use crate::audit::behind_our_back;
 use crate::gate::dead;
 use crate::live::{Real, Watching, http, tokens};
 
@@ -326,4 +328,26 @@ fn evidence_is_uploaded_once_although_the_gateway_dies_in_between() {
     assert_eq!((runs.as_array().unwrap().len(), &runs[0]["status"]), (1, &json!("completed")), "{runs}");
     let verified = real.machine.run(&["audit", "verify"]);
     assert_eq!(verified.code, 0, "{}", verified.err);
+    let path = format!("/v1/audit/events?run_id={}", runs[0]["run_id"].as_str().unwrap());
+    let events = real.get(&path)["events"].clone();
+    let outcome =
+        events.as_array().unwrap().iter().find(|event| event["action_type"] == "tool_call").unwrap();
+    let named = outcome["output_artifacts"].as_array().unwrap().iter();
+    let evidence: Vec<_> = named.filter(|it| it["artifact_kind"] == "evidence").collect();
+    assert_eq!(evidence.len(), 2, "{outcome}");
+    let hash = hex::encode(Sha256::digest("all 7 tests pass"));
+    assert!(evidence.iter().any(|it| it["hash_sha256"] == hash.as_str()), "{outcome}");
+    // Who replaces a file with its hash leaves the id, which the event has, and the id contains the hash.
+    behind_our_back(
+        &real.machine,
+        &[
+            "UPDATE artifact_contents SET content = CAST('all 8 tests pass' AS BLOB)
+            WHERE content = CAST('all 7 tests pass' AS BLOB)",
+            "UPDATE artifacts SET hash_sha256 = '92e5b75e105066e7533248dfe4df7cf04e1b552acc7526408260bd1958332ac3'
+            WHERE artifact_kind = 'evidence' AND content_type LIKE 'text/%'",
+        ],
+    );
+    let changed = real.machine.run(&["audit", "verify"]);
+    assert_eq!(changed.code, 1, "{}", changed.out);
+    assert!(changed.err.contains("artifacts"), "{}", changed.err);
 }

@@ -10,7 +10,7 @@ use store::{ArtifactRow, AuditReader, RunRow};
 
 use super::VerifyError;
 use super::difference::{Place, readable};
-use crate::artifacts::EVIDENCE_KIND;
+use crate::artifacts::{EVIDENCE_KIND, is_named_by_hash};
 use crate::audit_writer::timestamp;
 
 /// Checks that the artifacts made by these runs still exist.
@@ -57,8 +57,8 @@ pub(super) async fn check_all(reader: &mut AuditReader) -> Result<u64, VerifyErr
 fn check(row: &ArtifactRow) -> Result<(), VerifyError> {
     let key = || format!("org_id={} artifact_id={}", row.org_id, row.artifact_id);
     let place = Place { table: "artifacts", key: &key, record: None };
-    // No run names the files of an agent's evidence. Their ids contain the hash of their content.
     if row.kind == EVIDENCE_KIND {
+        check_evidence(row, &place)?;
         return check_content(row, &place);
     }
     let said = [&row.run_inputs, &row.run_outputs].into_iter().flatten().flat_map(references);
@@ -86,6 +86,22 @@ fn check(row: &ArtifactRow) -> Result<(), VerifyError> {
         place.compare(column, &stored.to_string(), &said[field].to_string())?;
     }
     check_content(row, &place)
+}
+
+/// Checks a file of an agent's evidence. The run that stored it names it, unless its call was cut off or failed afterwards.
+/// `check_kept` finds what a run names and is gone, and the id contains the hash, so no file takes the place of another.
+fn check_evidence(row: &ArtifactRow, place: &Place<'_>) -> Result<(), VerifyError> {
+    if !is_named_by_hash(row.org_id, row.case_id.as_deref(), &row.kind, &row.hash, &row.artifact_id) {
+        return Err(place.difference(
+            "artifact_id, case_id or hash_sha256",
+            format!("{} with the hash {}", row.artifact_id, row.hash),
+            "the id that follows from hash and case".to_owned(),
+        ));
+    }
+    let mut said = row.run_outputs.iter().flat_map(references);
+    let Some(said) = said.find(|it| it["artifact_id"] == row.artifact_id.as_str()) else { return Ok(()) };
+    place.compare("byte_size", &json!(row.byte_size).to_string(), &said["byte_size"].to_string())?;
+    place.compare("hash_sha256", &json!(row.hash).to_string(), &said["hash_sha256"].to_string())
 }
 
 fn check_content(row: &ArtifactRow, place: &Place<'_>) -> Result<(), VerifyError> {

@@ -23,8 +23,11 @@ use super::platform::{Implementation, PlatformTool, ToolHost, session_with, stor
 use crate::runtime::EVIDENCE_DIR;
 
 /// What one upload may have. A sandbox is hostile: it may have endless files, folders and bytes.
-const MAX_FILES: usize = 100;
+/// The event of the call names each file and the call's output.
+const MAX_FILES: usize = ledger::MAX_ARTIFACTS - 1;
 const MAX_FOLDERS: usize = 50;
+/// The entries of a folder that are looked at, and the files that the answer names as left out.
+const MAX_ENTRIES: usize = 100;
 const MAX_FILE: u64 = 10 * 1024 * 1024;
 const MAX_UPLOAD: u64 = 40 * 1024 * 1024;
 /// The bytes of evidence that a session may have in all.
@@ -106,14 +109,20 @@ impl Outside for Verify {
             let secret: HashSet<String> = secret.into_iter().collect();
             let found = read_folder(&inside.supervisor, &folder, &secret).await?;
             let found = redact(found, permit.redactor().clone()).await?;
-            self.save(call, session.id, found).await
+            self.save(permit, call, session.id, found).await
         }
         .boxed()
     }
 }
 
 impl Verify {
-    async fn save(&self, call: &CallRequest, session: SessionId, found: Found) -> Result<Output, Failure> {
+    async fn save(
+        &self,
+        permit: &Permit,
+        call: &CallRequest,
+        session: SessionId,
+        found: Found,
+    ) -> Result<Output, Failure> {
         if found.files.is_empty() {
             return Ok(Output { text: nothing(&found.skipped), data: None });
         }
@@ -136,11 +145,15 @@ impl Verify {
             artifact: gate::file_artifact(call, session, content_type(&path), bytes, now),
         };
         let count = found.files.len();
+        let files: Vec<_> = found.files.into_iter().map(file).collect();
+        for file in &files {
+            permit.add_evidence(&file.artifact);
+        }
         let new = NewEvidence {
             org_id: call.caller.org,
             session_id: session,
             run_id: call.run.id.clone(),
-            files: found.files.into_iter().map(file).collect(),
+            files,
             at: now,
         };
         self.store.save_evidence(new).await.map_err(|error| store_failure(&error))?;
@@ -176,7 +189,7 @@ struct Found {
 
 impl Found {
     fn skip(&mut self, path: &str, why: &str) {
-        if self.skipped.len() < MAX_FILES {
+        if self.skipped.len() < MAX_ENTRIES {
             self.skipped.push(format!("{path} ({why})"));
         }
     }
@@ -207,7 +220,7 @@ async fn read_folder(inside: &Sandboxd, folder: &str, secret: &HashSet<String>) 
     let mut folders = vec![String::new()];
     while let Some(path) = folders.pop() {
         visited += 1;
-        let listed = inside.list(Place::workspace(join(folder, &path)), MAX_FILES * 2).await;
+        let listed = inside.list(Place::workspace(join(folder, &path)), MAX_ENTRIES).await;
         let listing = listed.map_err(|error| unreadable(&error))?;
         if listing.truncated {
             found.skip(&join(&path, "…"), "too many files");
@@ -275,7 +288,7 @@ fn may_upload(path: &str, size: u64, files: usize, left: u64) -> Result<(), &'st
         () if name.starts_with(".env") => Err("an environment file"),
         () if size > MAX_FILE => Err("larger than 10 MiB"),
         () if size > left => Err("more than 40 MiB in all"),
-        () if files >= MAX_FILES => Err("more than 100 files"),
+        () if files >= MAX_FILES => Err("more than 63 files"),
         () => Ok(()),
     }
 }
@@ -328,7 +341,7 @@ mod tests {
             ("a", 0, 0, MAX_UPLOAD, "empty"),
             ("a", MAX_FILE + 1, 0, MAX_UPLOAD, "larger than 10 MiB"),
             ("a", 2, 0, 1, "more than 40 MiB in all"),
-            ("a", 2, MAX_FILES, MAX_UPLOAD, "more than 100 files"),
+            ("a", 2, MAX_FILES, MAX_UPLOAD, "more than 63 files"),
             ("a/.env.local", 2, 0, MAX_UPLOAD, "an environment file"),
             ("a\nb", 2, 0, MAX_UPLOAD, "unusual name"),
             ("a\u{fffd}", 2, 0, MAX_UPLOAD, "unusual name"),
