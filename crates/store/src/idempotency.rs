@@ -1,8 +1,10 @@
 //! Idempotency keys: a repeated request is executed once, and both get the same response.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use ledger::sha256;
 use proto::OrgId;
 use sqlx::types::{Json, JsonValue};
+use uuid::Uuid;
 
 use crate::db::{long_before, write};
 use crate::row::storable_json;
@@ -27,13 +29,34 @@ pub struct KeyedRequest {
 #[derive(Clone, Debug)]
 pub struct Reservation {
     request: KeyedRequest,
-    since: DateTime<Utc>,
+    /// When the request was first begun. One that continues a request which was cut off keeps that time.
+    begun_at: DateTime<Utc>,
+    /// When this reservation expires, which tells it from other ones of the same key.
+    expires_at: DateTime<Utc>,
+}
+
+impl Reservation {
+    /// The id for what the request makes. A request that continues one which was cut off has the same, so it finds what
+    /// that one has made already.
+    pub fn work_id(&self) -> Uuid {
+        let KeyedRequest { org_id, caller, route, key, fingerprint, .. } = &self.request;
+        let parts = (org_id.uuid(), caller, route, key, fingerprint, self.begun_at.timestamp_micros());
+        let hash = sha256(format!("{parts:?}").as_bytes());
+        let mut random = [0; 10];
+        random.copy_from_slice(&hash.as_bytes()[..10]);
+        let millis = u64::try_from(self.begun_at.timestamp_millis()).unwrap_or_default();
+        uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+    }
+
+    pub fn begun_at(&self) -> DateTime<Utc> {
+        self.begun_at
+    }
 }
 
 /// The decision about a request with an idempotency key.
 #[derive(Clone, Debug)]
 pub enum Begin {
-    /// Execute it: nobody has.
+    /// Execute it: nobody has, or whoever did was cut off and may have made [`Reservation::work_id`].
     Fresh(Reservation),
     /// It is in flight.
     InFlight,
@@ -52,36 +75,40 @@ const IN_FLIGHT: TimeDelta = TimeDelta::minutes(10);
 
 impl Store {
     /// Reserves a key. Of several concurrent callers, one gets the reservation. Instances that were not seen since
-    /// `dead_since` have died and hold no key.
+    /// `dead_since` have died and hold no key. The same request then continues what was cut off.
     pub async fn begin_idempotent(
         &self,
         request: KeyedRequest,
         dead_since: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Begin, StoreError> {
-        const DELETE_ABANDONED: &str =
-            "DELETE FROM idempotency_keys WHERE org_id = $1 AND state = 'in_flight'
-            AND instance <> $3 AND instance NOT IN (SELECT id FROM instances WHERE seen_at >= $2)";
         const DELETE_EXPIRED: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND expires_at < $2";
         const INSERT_KEY: &str = "INSERT INTO idempotency_keys
             (org_id, caller, route, key, fingerprint, state, created_at, expires_at, instance)
             VALUES ($1, $2, $3, $4, $5, 'in_flight', $6, $7, $8)
             ON CONFLICT (org_id, caller, route, key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 'in_flight',
-            response_status = NULL, response = NULL, created_at = excluded.created_at,
-            expires_at = excluded.expires_at, instance = excluded.instance WHERE idempotency_keys.expires_at <= $6";
+            response_status = NULL, response = NULL,
+            created_at = CASE WHEN idempotency_keys.state = 'in_flight'
+                AND idempotency_keys.fingerprint = excluded.fingerprint
+                THEN idempotency_keys.created_at ELSE excluded.created_at END,
+            expires_at = excluded.expires_at, instance = excluded.instance
+            WHERE idempotency_keys.expires_at <= $6
+            OR (idempotency_keys.state = 'in_flight' AND idempotency_keys.instance <> $8
+                AND idempotency_keys.instance NOT IN (SELECT id FROM instances WHERE seen_at >= $9))
+            RETURNING created_at, expires_at";
         const SELECT_KEY: &str = "SELECT fingerprint, response_status, response FROM idempotency_keys
             WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4";
         type Found = (String, Option<i64>, Option<Json<JsonValue>>);
         write!(self, Disk, tx => {
             let org = request.org_id.uuid();
             sqlx::query(DELETE_EXPIRED).bind(org).bind(long_before(now)).execute(&mut *tx).await?;
-            sqlx::query(DELETE_ABANDONED).bind(org).bind(dead_since).bind(&request.instance).execute(&mut *tx).await?;
-            let reserved = sqlx::query(INSERT_KEY)
+            let reserved: Option<(DateTime<Utc>, DateTime<Utc>)> = sqlx::query_as(INSERT_KEY)
                 .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
                 .bind(&request.fingerprint).bind(now).bind(now + IN_FLIGHT).bind(&request.instance)
-                .execute(&mut *tx).await?;
-            if reserved.rows_affected() == 1 {
-                return Ok(Begin::Fresh(Reservation { request, since: now }));
+                .bind(dead_since)
+                .fetch_optional(&mut *tx).await?;
+            if let Some((begun_at, expires_at)) = reserved {
+                return Ok(Begin::Fresh(Reservation { request, begun_at, expires_at }));
             }
             let found: Option<Found> = sqlx::query_as(SELECT_KEY)
                 .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
@@ -109,25 +136,25 @@ impl Store {
     ) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE idempotency_keys SET state = 'done', response_status = $6, response = $7,
             expires_at = $8
-            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND created_at = $5 AND state = 'in_flight'";
-        let Reservation { request, since } = reservation;
+            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND expires_at = $5 AND state = 'in_flight'";
+        let Reservation { request, expires_at, .. } = reservation;
         write!(self, Disk, tx => {
             sqlx::query(SQL)
-                .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(since)
+                .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(expires_at)
                 .bind(i64::from(status)).bind(Json(storable_json(body))).bind(now + KEY_LIFETIME)
                 .execute(&mut *tx).await?;
             Ok(())
         })
     }
 
-    /// Releases the key of a request that had no effect.
+    /// Releases the key of a request that had no effect, so that a retry starts anew, with another id.
     pub async fn forget_idempotent(&self, reservation: Reservation) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM idempotency_keys
-            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND created_at = $5 AND state = 'in_flight'";
-        let Reservation { request, since } = reservation;
+            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND expires_at = $5 AND state = 'in_flight'";
+        let Reservation { request, expires_at, .. } = reservation;
         write!(self, Disk, tx => {
             sqlx::query(SQL)
-                .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(since)
+                .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(expires_at)
                 .execute(&mut *tx).await?;
             Ok(())
         })

@@ -105,9 +105,15 @@ fn die_during_an_effect(point: &str, machine: Machine) {
     assert_eq!(server.stop(), 0);
 }
 
-/// If a gateway dies before it executes a request, the request's idempotency key is free for the retry.
+/// Wherever a gateway dies with a request, its idempotency key is free for the retry, which makes nothing twice.
 #[test]
 fn a_request_with_a_key_is_done_after_the_gateway_died_with_it() {
+    for point in ["idempotent-reserved", "session-inserted", "idempotent-done"] {
+        die_with_a_key(point);
+    }
+}
+
+fn die_with_a_key(point: &str) {
     let machine = Machine::new();
     let create = |server: &Server, token: &str| {
         let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
@@ -116,14 +122,16 @@ fn a_request_with_a_key_is_done_after_the_gateway_died_with_it() {
         let answer = request.body(r#"{"sessionType":"coding","clientType":"web"}"#).send()?;
         Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.json::<Value>()?))
     };
-    let dying = machine.serve_with(&[("FAILPOINTS", "idempotent-reserved=return")]);
+    let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
     let token = machine.run(&["token", "user"]).out.trim().to_owned();
-    assert!(create(&dying, &token).is_err(), "it was to die");
+    assert!(create(&dying, &token).is_err(), "{point}: it was to die");
     dead(dying);
     let server = machine.serve();
     let (status, made) = create(&server, &token).unwrap();
-    assert!((200..300).contains(&status), "{status} {made}");
-    assert_eq!(create(&server, &token).unwrap(), (status, made), "and once");
+    assert!((200..300).contains(&status), "{point}: {status} {made}");
+    assert_eq!(create(&server, &token).unwrap(), (status, made), "{point}: and once");
+    let listed = server.get("/proliferate/sessions", &token).1;
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 1, "{point}: {listed}");
 }
 
 #[test]

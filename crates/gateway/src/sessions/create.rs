@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use clock::crash_point;
 use futures_util::FutureExt as _;
 use proto::{
     ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType,
     TitleSource,
 };
 use serde::{Deserialize, Serialize};
-use store::{FoundConfiguration, NewSession, Starts, StoreError};
+use store::{Configuration, FoundConfiguration, NewSession, Starts, StoreError};
 
 use super::configuration::{find_or_create, is_unfinished};
 use super::control::{delete, running};
-use super::idempotency::once;
+use super::idempotency::{KeyedWork, once};
 use super::model::check_model;
 use super::{
     ConfigurationSource, RequestContext, Requester, SessionDraft, SessionError, SessionServices, setup,
@@ -41,37 +42,40 @@ pub async fn create(
     draft: SessionDraft,
 ) -> Result<CreatedSession, SessionError> {
     draft.check()?;
-    let work = {
+    let work = |keyed| {
         let (services, context, draft) = (services.clone(), context.clone(), draft.clone());
-        async move { create_now(&services, context.org, &context.requester, draft).await }.boxed()
+        async move { create_now(&services, context.org, &context.requester, draft, keyed).await }.boxed()
     };
     once(services, &context, "create session".to_owned(), &draft, work).await
+}
+
+/// The row of a new session, and the configuration that it starts from.
+struct Inserted {
+    id: SessionId,
+    has_snapshot: bool,
+    configuration: Option<FoundConfiguration>,
 }
 
 async fn create_now(
     services: &SessionServices,
     org: OrgId,
     requester: &Requester,
-    mut draft: SessionDraft,
+    draft: SessionDraft,
+    keyed: Option<KeyedWork>,
 ) -> Result<CreatedSession, SessionError> {
-    if let Some(model) = draft.agent_config.as_mut().and_then(|config| config.model_id.as_mut()) {
-        *model = check_model(services, "agentConfig.modelId", model).await?;
-    }
-    services.admission.check_creation(org, draft.agent_config.as_ref()).await??;
-    if let Some(id) = &draft.snapshot_id {
-        services.store.snapshot(org, id).await?.ok_or(StoreError::Missing("this snapshot"))?;
-    }
-    let found = find_or_create(services, org, requester, &draft.configuration).await?;
-    if let Some(found) = found.as_ref().filter(|_| draft.session_type == SessionType::Setup) {
-        check_setup(requester, found)?;
-    }
     let immediate = draft.sandbox_mode == SandboxMode::Immediate;
     // A request for a setup session does not start a second one.
     let wants_setup = draft.session_type != SessionType::Setup;
     let agent_config = draft.agent_config.clone();
-    let new = new_session(services, org, requester, draft, found.as_ref());
-    let (id, has_snapshot) = (new.id, new.snapshot_id.is_some());
-    services.store.create_session(new).await?;
+    let inserted = match keyed {
+        Some(keyed) => find_inserted(services, org, keyed).await?,
+        None => None,
+    };
+    let Inserted { id, has_snapshot, configuration: found } = match inserted {
+        Some(inserted) => inserted,
+        None => insert(services, org, requester, draft, keyed).await?,
+    };
+    crash_point("session-inserted");
     if let Some(found) = found.as_ref().filter(|found| wants_setup && is_unfinished(&found.configuration)) {
         setup::start(services, &found.configuration, agent_config).await;
     }
@@ -86,6 +90,50 @@ async fn create_now(
     })
 }
 
+/// The session that an earlier attempt of this request has made, if it was cut off afterwards.
+async fn find_inserted(
+    services: &SessionServices,
+    org: OrgId,
+    keyed: KeyedWork,
+) -> Result<Option<Inserted>, SessionError> {
+    let Some(made) = services.store.session(org, keyed.id.into()).await? else { return Ok(None) };
+    let configuration = match made.configuration_id {
+        Some(id) => services.store.configuration(org, id).await?,
+        None => None,
+    };
+    let is_new = |configuration: &Configuration| configuration.created_at >= keyed.begun_at;
+    let configuration = configuration
+        .map(|configuration| FoundConfiguration { is_new: is_new(&configuration), configuration });
+    Ok(Some(Inserted { id: made.id, has_snapshot: made.snapshot_id.is_some(), configuration }))
+}
+
+/// Checks a draft and inserts the session, and its configuration if that is new.
+async fn insert(
+    services: &SessionServices,
+    org: OrgId,
+    requester: &Requester,
+    mut draft: SessionDraft,
+    keyed: Option<KeyedWork>,
+) -> Result<Inserted, SessionError> {
+    if let Some(model) = draft.agent_config.as_mut().and_then(|config| config.model_id.as_mut()) {
+        *model = check_model(services, "agentConfig.modelId", model).await?;
+    }
+    services.admission.check_creation(org, draft.agent_config.as_ref()).await??;
+    if let Some(id) = &draft.snapshot_id {
+        services.store.snapshot(org, id).await?.ok_or(StoreError::Missing("this snapshot"))?;
+    }
+    let configuration = find_or_create(services, org, requester, &draft.configuration).await?;
+    if let Some(found) = configuration.as_ref().filter(|_| draft.session_type == SessionType::Setup) {
+        check_setup(requester, found)?;
+    }
+    let now = services.clock.now();
+    let id = keyed.map_or_else(|| services.rng.uuid(now), |keyed| keyed.id).into();
+    let new = new_session(services, (org, id), requester, draft, configuration.as_ref());
+    let has_snapshot = new.snapshot_id.is_some();
+    services.store.create_session(new).await?;
+    Ok(Inserted { id, has_snapshot, configuration })
+}
+
 /// All later sessions of a configuration start from the snapshot of its setup session, so creating one is a change of
 /// the configuration.
 fn check_setup(requester: &Requester, found: &FoundConfiguration) -> Result<(), SessionError> {
@@ -96,13 +144,12 @@ fn check_setup(requester: &Requester, found: &FoundConfiguration) -> Result<(), 
 
 fn new_session(
     services: &SessionServices,
-    org: OrgId,
+    (org, id): (OrgId, SessionId),
     requester: &Requester,
     draft: SessionDraft,
     found: Option<&FoundConfiguration>,
 ) -> NewSession {
     let now = services.clock.now();
-    let id = services.rng.uuid(now).into();
     let local_path_hash = match draft.configuration {
         ConfigurationSource::Cli { local_path_hash, .. } => Some(local_path_hash),
         _ => None,

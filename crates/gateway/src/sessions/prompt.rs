@@ -43,7 +43,8 @@ pub async fn prompt(
     let Some(key) = &context.idempotency_key else { return send(services, session, draft.into()).await };
     let request =
         PromptRequest::from(draft.clone()).once(session, &format!("{} {key}", context.requester.identity()));
-    let work = {
+    // The session finds a prompt with this key and text again, so the id of the work is not needed.
+    let work = |_| {
         let services = services.clone();
         async move { send(&services, session, request).await }.boxed()
     };

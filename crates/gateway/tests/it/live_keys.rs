@@ -139,6 +139,26 @@ async fn a_keyed_request_is_finished_although_its_client_disconnected(on: On) {
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
 }
 
+/// The database failed between the work and its record.
+#[tokio::test]
+async fn a_session_is_made_once_although_the_answer_could_not_be_stored() {
+    let live = Live::echoing(On::Postgres).await;
+    let body = new();
+    let ask = || live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k"));
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$; \
+        CREATE TRIGGER refuse BEFORE UPDATE ON idempotency_keys FOR EACH ROW EXECUTE FUNCTION refuse()";
+    live.gateway.setup.sql(refuse).await;
+    let first = ask().await;
+    assert_eq!(first.0, 201, "the session exists, so its client is told: {}", first.1);
+    assert_eq!(ask().await.0, 409);
+    // As if the instance had died before it recorded the answer.
+    live.gateway.setup.sql("DROP TRIGGER refuse ON idempotency_keys").await;
+    live.gateway.setup.sql("UPDATE idempotency_keys SET instance = 'dead' WHERE state = 'in_flight'").await;
+    assert_eq!(ask().await, first);
+    let list = live.get("/proliferate/sessions").await;
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
+}
+
 /// The gateway died after it stored the prompt and before it stored the answer.
 #[tokio::test]
 async fn a_prompt_retried_with_its_key_is_sent_once_although_the_reply_was_lost() {

@@ -16,6 +16,7 @@ on_both! {
     an_expired_reservation_stores_no_response
     keys_belong_to_one_caller_of_one_organization_and_one_route
     a_key_that_a_dead_instance_holds_is_free
+    a_request_that_continues_one_which_was_cut_off_has_the_same_id
 }
 
 /// The instance that executes everything here.
@@ -151,4 +152,37 @@ async fn a_key_that_a_dead_instance_holds_is_free(b: &Backend) {
     let next = KeyedRequest { instance: "next".to_owned(), ..other };
     let again = b.store.begin_idempotent(next, at(10), at(51)).await.unwrap();
     assert!(matches!(again, Begin::Fresh(_)), "{again:?}");
+}
+
+async fn a_request_that_continues_one_which_was_cut_off_has_the_same_id(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let begin = async |instance: &str, body, dead_since, now| {
+        let request = KeyedRequest { instance: instance.to_owned(), ..request(one, body) };
+        match b.store.begin_idempotent(request, dead_since, now).await.unwrap() {
+            Begin::Fresh(reservation) => reservation,
+            other => panic!("{other:?}"),
+        }
+    };
+    b.store.see_instance("dead", None, at(0)).await.unwrap();
+    let cut_off = begin("dead", 'a', at(0), at(1)).await;
+    let next = begin("next", 'a', at(10), at(40)).await;
+    assert_eq!((next.work_id(), next.begun_at()), (cut_off.work_id(), at(1)));
+    assert_eq!(next.work_id().get_version_num(), 7);
+    // Its own process may lose the end too, and another request with the key is another work.
+    let again = begin("next", 'a', at(10), at(40) + TimeDelta::minutes(10)).await;
+    assert_eq!(again.work_id(), cut_off.work_id());
+    let other = begin("next", 'b', at(10), at(40) + TimeDelta::minutes(20)).await;
+    assert_ne!(other.work_id(), cut_off.work_id());
+    // What had no effect is begun anew, and so is what ended long ago.
+    b.store.forget_idempotent(other.clone()).await.unwrap();
+    let anew = begin("next", 'b', at(10), at(40) + TimeDelta::minutes(21)).await;
+    assert_ne!(anew.work_id(), other.work_id());
+    b.store.finish_idempotent(anew.clone(), 200, JsonValue::Null, at(40)).await.unwrap();
+    let later = begin("next", 'b', at(10), at(40) + TimeDelta::days(2)).await;
+    assert_ne!(later.work_id(), anew.work_id());
+    let request = KeyedRequest { key: "other".to_owned(), instance: "next".to_owned(), ..request(one, 'b') };
+    let Begin::Fresh(beside) = b.store.begin_idempotent(request, at(10), at(40)).await.unwrap() else {
+        panic!("it is fresh")
+    };
+    assert_ne!(beside.work_id(), later.work_id());
 }

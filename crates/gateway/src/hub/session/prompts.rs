@@ -21,8 +21,8 @@ use shares::Held;
 
 /// The sender of prompts that an automation sends.
 const AUTOMATION: &str = "automation";
-/// How long a prompt's idempotency key is remembered.
-const DEDUPLICATION: TimeDelta = TimeDelta::hours(1);
+/// How long a prompt's idempotency key is remembered: as long as the answer of a request is stored under its key.
+const DEDUPLICATION: TimeDelta = TimeDelta::hours(24);
 /// The number of attempts to send a prompt, and the delay after the first failure.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
