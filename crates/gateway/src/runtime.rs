@@ -45,7 +45,7 @@ pub use pool::Pool;
 pub(crate) use pool::maintain_pool;
 pub(crate) use prepare::AGENT_SERVICE;
 pub(crate) use repositories::{Checkout, Repositories};
-pub(crate) use retire::{end_retired_sandboxes, retire_sandbox};
+pub(crate) use retire::{end_retired_sandboxes, end_sandboxes_of, retire_sandbox};
 pub use sandbox_handle::{ConnectedSandbox, RunningSandbox, SandboxHandle, SandboxRequest};
 pub(crate) use sandbox_handle::{GIT_CONFIG, GIT_IDENTITY, OWN_FOLDER};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};

@@ -1,7 +1,7 @@
 //! Periodic work for sessions that are not in memory: loads sessions that have unanswered prompts, an expired sandbox,
-//! an expired question or an undelivered answer, which then handle that themselves. Also deletes old egress records. The
-//! work is idempotent and safe on several instances at once: each instance handles its own sessions, and those of dead
-//! instances.
+//! an expired question or an undelivered answer, or whose deletion was cut off, which then handle that themselves. Also
+//! deletes old egress records. The work is idempotent and safe on several instances at once: each instance handles its own
+//! sessions, and those of dead instances.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use store::{Store, StoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::hub::Hubs;
+use crate::hub::{HubError, Hubs};
 use crate::runtime::{Runtime, end_retired_sandboxes};
 
 const TICK_INTERVAL: Duration = Duration::from_secs(5);
@@ -54,6 +54,9 @@ pub(crate) async fn keep_sweeping(services: SweepServices) {
         }
         if let Err(error) = load_expired_sessions(&services).await {
             tracing::warn!(%error, "cannot find expired sandboxes; the next tick tries again");
+        }
+        if let Err(error) = remove_deleted_sessions(&services).await {
+            tracing::warn!(%error, "cannot find deleted sessions; the next tick tries again");
         }
         if let Err(error) = load_sessions_with_questions(&services).await {
             tracing::warn!(%error, "cannot find sessions with due questions; the next tick tries again");
@@ -106,6 +109,21 @@ async fn load_sessions_with_questions(services: &SweepServices) -> Result<(), St
         }
         if let Err(error) = services.hubs.open(id).await {
             tracing::warn!(session = %id, %error, "cannot load a session with a due question");
+        }
+    }
+    Ok(())
+}
+
+/// Loads deleted sessions whose removal was cut off, which finishes it.
+async fn remove_deleted_sessions(services: &SweepServices) -> Result<(), StoreError> {
+    let gone = services.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+    for id in services.store.deleted_sessions(&services.instance, gone, SESSIONS_PER_TICK).await? {
+        if services.closing.is_cancelled() {
+            return Ok(());
+        }
+        match services.hubs.open(id).await {
+            Ok(_) | Err(HubError::Store(StoreError::Missing(_))) => {}
+            Err(error) => tracing::warn!(session = %id, %error, "cannot remove a deleted session"),
         }
     }
     Ok(())

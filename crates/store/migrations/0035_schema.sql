@@ -283,6 +283,8 @@ CREATE TABLE sessions (
     last_activity_at TIMESTAMPTZ NOT NULL,
     paused_at TIMESTAMPTZ,
     ended_at TIMESTAMPTZ,
+    -- When somebody deleted it. Its owner then ends the sandbox and deletes the row, or the next owner does.
+    deleted_at TIMESTAMPTZ,
     UNIQUE (id, org_id),
     FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id),
     FOREIGN KEY (parent_session_id, org_id) REFERENCES sessions (id, org_id),
@@ -292,6 +294,7 @@ CREATE INDEX sessions_by_activity ON sessions (org_id, last_activity_at);
 CREATE INDEX sessions_by_parent ON sessions (parent_session_id);
 CREATE INDEX sessions_by_configuration ON sessions (configuration_id);
 CREATE INDEX sessions_by_status ON sessions (status, sandbox_expires_at);
+CREATE INDEX sessions_deleted ON sessions (deleted_at) WHERE deleted_at IS NOT NULL;
 CREATE INDEX sessions_by_automation ON sessions (automation_id) WHERE automation_id IS NOT NULL;
 
 -- Short-lived credentials for URLs: one session, one user; a socket ticket works once.

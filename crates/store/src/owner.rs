@@ -26,6 +26,8 @@ pub struct Owned {
     /// The highest number that may have been used: the last one in the log or the transcript, or the last reserved one if the
     /// end of the log may be lost.
     pub head: i64,
+    /// Whether the session has been deleted and the owner must finish that.
+    pub deleted: bool,
 }
 
 impl Owner {
@@ -71,7 +73,7 @@ impl Store {
     pub async fn own_session(&self, id: SessionId, instance: &str) -> Result<Owned, StoreError> {
         const TAKE_OWNERSHIP: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2,
             seq_floor = CASE WHEN seq_incarnation = $3 THEN seq_floor ELSE seq_reserved END, seq_incarnation = $3
-            WHERE id = $1 RETURNING owner_epoch, seq_floor";
+            WHERE id = $1 RETURNING owner_epoch, seq_floor, deleted_at IS NOT NULL";
         const SELECT_RECORD: &str = records!("WHERE s.id = $1");
         const SELECT_LAST_LOGGED: &str =
             "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
@@ -79,15 +81,15 @@ impl Store {
         let (incarnation, boot) = self.incarnation();
         write!(self, Disk, tx => {
             let incarnation: Option<String> = sqlx::query_scalar(incarnation).bind(boot).fetch_one(&mut *tx).await?;
-            let granted: Option<(i64, i64)> =
+            let granted: Option<(i64, i64, bool)> =
                 sqlx::query_as(TAKE_OWNERSHIP).bind(uuid).bind(instance).bind(incarnation).fetch_optional(&mut *tx).await?;
-            let (epoch, floor) = granted.ok_or(StoreError::Missing("this session"))?;
+            let (epoch, floor, deleted) = granted.ok_or(StoreError::Missing("this session"))?;
             // After the grant, because a former owner's write is either finished or will be refused.
             let logged: i64 = sqlx::query_scalar(SELECT_LAST_LOGGED).bind(uuid).fetch_one(&mut *tx).await?;
             let record: SessionRecord = sqlx::query_as(SELECT_RECORD).bind(uuid).fetch_one(&mut *tx).await?;
             let owner = Owner { session: id, org: record.org_id, epoch };
             let head = logged.max(record.transcript_seq).max(floor);
-            Ok(Owned { owner, record, head })
+            Ok(Owned { owner, record, head, deleted })
         })
     }
 

@@ -224,14 +224,31 @@ impl Store {
         })
     }
 
-    /// Deletes a session with its log, transcript and credentials. Its runs stay in the ledger. Its owner can write
+    /// Records that somebody deletes a session. Its owner carries it out with [`Store::remove_session`]. If that owner dies
+    /// before, the next one does.
+    pub async fn delete_session(
+        &self,
+        org: OrgId,
+        id: SessionId,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str =
+            "UPDATE sessions SET deleted_at = COALESCE(deleted_at, $3) WHERE org_id = $1 AND id = $2";
+        let (org, id) = (org.uuid(), id.uuid());
+        administer!(self, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(id).bind(at).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this session")) } else { Ok(()) }
+        })
+    }
+
+    /// Removes a session with its log, transcript and credentials. Its runs stay in the ledger. Its owner can write
     /// nothing afterwards.
-    pub async fn delete_session(&self, org: OrgId, id: SessionId) -> Result<(), StoreError> {
+    pub async fn remove_session(&self, org: OrgId, id: SessionId) -> Result<(), StoreError> {
         const DETACH_CHILDREN: &str =
             "UPDATE sessions SET parent_session_id = NULL WHERE org_id = $1 AND parent_session_id = $2";
         const DELETE_SESSION: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
-        administer!(self, tx => {
+        write!(self, Disk, tx => {
             sqlx::query(DETACH_CHILDREN).bind(org).bind(id).execute(&mut *tx).await?;
             let done = sqlx::query(DELETE_SESSION).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 {

@@ -134,6 +134,40 @@ fn die_with_a_key(point: &str) {
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 1, "{point}: {listed}");
 }
 
+/// A deletion that the gateway does not survive is finished by the next one, wherever it was cut off.
+#[test]
+fn a_deletion_is_finished_after_the_gateway_died_with_it() {
+    for point in ["session-deleted", "session-discarded"] {
+        let machine = Machine::new();
+        let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        let token = machine.run(&["token", "user"]).out.trim().to_owned();
+        let new = json!({"sessionType": "coding", "clientType": "web"});
+        let (_, made) = post(&dying, "/proliferate/sessions", &token, &new).unwrap();
+        let path = format!("/proliferate/{}", made["sessionId"].as_str().unwrap());
+        let client = reqwest::blocking::Client::builder().no_proxy().timeout(WAIT_FOR_CRASH).build().unwrap();
+        let deleted = client.delete(dying.url(&path)).bearer_auth(&token).send();
+        assert!(deleted.is_err(), "{point}: it was to die");
+        dead(dying);
+
+        let server = machine.serve();
+        let pause = Duration::from_millis(50);
+        let gone = (0..WAIT_FOR_CRASH.as_millis() / pause.as_millis()).any(|_| {
+            std::thread::sleep(pause);
+            server.get(&path, &token).0 == 404
+        });
+        assert!(gone, "{point}: the session is still there");
+        let listed = server.get("/proliferate/sessions", &token).1;
+        assert_eq!(listed["sessions"], json!([]), "{point}");
+        let events = server.get("/v1/audit/events?limit=1000", &token).1["events"].clone();
+        let deletions =
+            events.as_array().unwrap().iter().filter(|event| {
+                event["target"]["name"] == "session" && event["target"]["operation"] == "delete"
+            });
+        assert_eq!(deletions.count(), 1, "{point}: {events}");
+        assert_eq!(server.stop(), 0);
+    }
+}
+
 #[test]
 fn a_replay_safe_tool_is_retried_wherever_the_gateway_dies() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

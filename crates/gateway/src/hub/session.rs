@@ -284,9 +284,7 @@ impl Session {
                 return Err(End::Idle);
             }
             Command::Delete { event, reply } => {
-                self.discard().await?;
-                let (org, id) = (self.record.org_id, self.record.id);
-                self.services.store.recorded(*event).delete_session(org, id).await?;
+                self.delete(*event).await?;
                 let _ = reply.send(());
                 return Err(End::Deleted);
             }

@@ -89,6 +89,21 @@ pub(crate) async fn end_retired_sandboxes(runtime: &Runtime) -> Result<(), Snaps
     Ok(())
 }
 
+/// Ends all sandboxes of a session, whatever their names.
+pub(crate) async fn end_sandboxes_of(runtime: &Runtime, session: SessionId) {
+    let ended = async {
+        for listed in runtime.sandboxes.provider.list().await? {
+            if parse_name(listed.id.as_str()).is_some_and(|(of, _)| of == session) {
+                runtime.sandboxes.provider.terminate(&listed.id).await?;
+            }
+        }
+        Ok::<_, SandboxError>(())
+    };
+    if let Err(error) = ended.await {
+        tracing::error!(%session, %error, "cannot end the sandboxes of a deleted session");
+    }
+}
+
 /// The session and the generation in a sandbox's name. The first sandbox's name has no number, which counts as 0.
 fn parse_name(name: &str) -> Option<(SessionId, u64)> {
     let (session, rest) = name.split_at_checked(SESSION_ID)?;

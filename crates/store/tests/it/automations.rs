@@ -516,7 +516,7 @@ async fn runs_whose_session_is_gone_are_found(b: &Backend) {
     let run = b.store.automation_run(one, id(91)).await.unwrap().unwrap();
     assert_eq!(run.session_id, Some(session));
     assert_eq!(lost().await, 0);
-    b.store.delete_session(one, session).await.unwrap();
+    b.store.remove_session(one, session).await.unwrap();
     assert_eq!(lost().await, 1);
     b.store.advance_run(step(one, id(91), RunStep::SessionLost, at(300))).await.unwrap();
     assert_eq!(lost().await, 0);

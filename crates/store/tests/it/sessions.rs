@@ -19,6 +19,7 @@ on_both! {
     a_session_without_a_sandbox_counts_for_ten_minutes
     a_configuration_has_one_setup_session_at_a_time
     a_deleted_session_leaves_its_children
+    a_deleted_session_is_found_until_its_owner_has_removed_it
 }
 
 async fn a_session_is_read_as_it_was_created(b: &Backend) {
@@ -96,7 +97,7 @@ async fn another_organization_sees_and_changes_nothing(b: &Backend) {
     assert!(b.store.sessions(two, SessionFilter::default(), 50, None).await.unwrap().is_empty());
     for refused in [
         b.store.rename_session(two, work, "mine").await,
-        b.store.delete_session(two, work).await,
+        b.store.remove_session(two, work).await,
         b.store.rename_session(one, id(99), "nobody's").await,
     ] {
         assert!(matches!(refused, Err(StoreError::Missing("this session"))), "{refused:?}");
@@ -209,7 +210,7 @@ async fn an_organization_cannot_exceed_its_session_limit(b: &Backend) {
     session(&b.store, one, 61).await;
     let full = b.store.start_session(&owner, at(6)).await;
     assert!(matches!(full, Err(StoreError::SessionLimit { limit: 3 })), "{full:?}");
-    b.store.delete_session(one, id(61)).await.unwrap();
+    b.store.remove_session(one, id(61)).await.unwrap();
     b.store.start_session(&owner, at(8)).await.unwrap();
     // A live session does not count twice.
     b.store.start_session(&owner, at(9)).await.unwrap();
@@ -264,11 +265,33 @@ async fn a_deleted_session_leaves_its_children(b: &Backend) {
     let child = NewSession { parent_session_id: Some(work), ..new_session(one, 41) };
     b.store.create_session(child).await.unwrap();
     let owner = own(&b.store, work).await;
-    b.store.delete_session(one, work).await.unwrap();
+    b.store.remove_session(one, work).await.unwrap();
     assert!(b.store.session(one, work).await.unwrap().is_none());
     assert_eq!(b.store.session(one, id(41)).await.unwrap().unwrap().parent_session_id, None);
     let late = b.store.touch(&owner, at(6)).await;
     assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
     let nobodys = b.store.own_session(work, "one").await;
     assert!(matches!(nobodys, Err(StoreError::Missing("this session"))), "{nobodys:?}");
+}
+
+async fn a_deleted_session_is_found_until_its_owner_has_removed_it(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let (work, other) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
+    own(&b.store, work).await;
+    own(&b.store, other).await;
+    let foreign = b.store.delete_session(two, work, at(5)).await;
+    assert!(matches!(foreign, Err(StoreError::Missing("this session"))), "{foreign:?}");
+    let found = async |instance: &str| b.store.deleted_sessions(instance, at(0), 9).await.unwrap();
+    assert_eq!(found("one").await, []);
+    b.store.see_instance("one", None, at(5)).await.unwrap();
+    b.store.delete_session(one, work, at(5)).await.unwrap();
+    assert_eq!(found("one").await, [work]);
+    assert_eq!(found("two").await, [], "its owner is alive");
+    b.store.forget_instance("one").await.unwrap();
+    assert_eq!(found("two").await, [work]);
+    let next = b.store.own_session(work, "two").await.unwrap();
+    assert!(next.deleted);
+    assert!(!b.store.own_session(other, "two").await.unwrap().deleted);
+    b.store.remove_session(one, work).await.unwrap();
+    assert_eq!(found("two").await, []);
 }

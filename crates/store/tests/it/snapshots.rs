@@ -23,7 +23,7 @@ async fn a_snapshot_belongs_to_one_organization_and_outlives_its_session(b: &Bac
     assert_eq!(b.store.session(one, work).await.unwrap().unwrap().snapshot_id.as_deref(), Some("copy"));
     assert_eq!(b.store.snapshot(two, "copy").await.unwrap(), None);
     assert_eq!(b.store.snapshot(one, "other").await.unwrap(), None);
-    b.store.delete_session(one, work).await.unwrap();
+    b.store.remove_session(one, work).await.unwrap();
     let found = b.store.snapshot(one, "copy").await.unwrap().unwrap();
     assert_eq!((found.session_id, found.created_at), (work, at(8)));
 }
@@ -76,7 +76,7 @@ async fn unused_snapshots_are_deleted(b: &Backend) {
         assert_eq!(record(setup, name, SnapshotTarget::Configuration).await, none);
     }
     for gone in [setup, other] {
-        b.store.delete_session(one, gone).await.unwrap();
+        b.store.remove_session(one, gone).await.unwrap();
     }
     let sorted = |mut names: Vec<String>| {
         names.sort_unstable();
@@ -84,7 +84,7 @@ async fn unused_snapshots_are_deleted(b: &Backend) {
     };
     assert_eq!(b.store.forget_orphaned_snapshots("elsewhere").await.unwrap(), none);
     assert_eq!(sorted(b.store.forget_orphaned_snapshots("local").await.unwrap()), ["h", "i"]);
-    b.store.delete_session(one, work).await.unwrap();
+    b.store.remove_session(one, work).await.unwrap();
     let new = session(&b.store, one, 43).await;
     assert_eq!(sorted(record(new, "k", SnapshotTarget::Session).await), ["c", "d", "e", "f", "g"]);
     assert!(b.store.snapshot(one, "j").await.unwrap().is_some());

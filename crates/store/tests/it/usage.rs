@@ -55,7 +55,7 @@ async fn usage_outlives_a_deleted_session(b: &Backend) {
     let one = org(&b.store, 1).await;
     let work = session(&b.store, one, 40).await;
     b.store.add_usage(one, work, "opus", CALL, at(1)).await.unwrap();
-    b.store.delete_session(one, work).await.unwrap();
+    b.store.remove_session(one, work).await.unwrap();
     b.store.add_usage(one, work, "opus", CALL, at(3)).await.unwrap();
     assert_eq!(b.store.org_budget(one).await.unwrap().spent_micros, 100);
 }

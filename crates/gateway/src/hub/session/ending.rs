@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use clock::crash_point;
 use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PauseReason, PromptState, RunStatus, SessionStatus};
-use store::SessionEnd;
+use store::{NewEvent, SessionEnd, StoreError};
 
 use super::phase::{BootPurpose, Phase, StopReply};
 use super::timer::Timer;
 use super::{End, Session, millis};
-use crate::runtime::SnapshotError;
+use crate::runtime::{SnapshotError, end_sandboxes_of};
 
 /// The stop reason of a session whose files were given up, and the message of such a stop.
 const STOPPED_UNSAVED: &str = "stopped without saving";
@@ -215,6 +216,27 @@ impl Session {
             tracing::error!(session = %self.record.id, %error, "cannot end the sandbox of a stopped session");
         }
         self.finish_stop(FILES_DISCARDED, replies).await
+    }
+
+    /// Records who deletes the session, and then removes it.
+    pub(super) async fn delete(&mut self, event: NewEvent) -> Result<(), End> {
+        let (store, now) = (self.services.store.recorded(event), self.services.clock.now());
+        store.delete_session(self.record.org_id, self.record.id, now).await?;
+        crash_point("session-deleted");
+        self.remove().await
+    }
+
+    /// Ends a deleted session and its sandbox, and removes its rows.
+    pub(super) async fn remove(&mut self) -> Result<(), End> {
+        self.discard().await?;
+        crash_point("session-discarded");
+        Ok(self.services.store.remove_session(self.record.org_id, self.record.id).await?)
+    }
+
+    /// Finishes a deletion that was cut off. The row may not name the sandbox any more.
+    pub(super) async fn finish_deletion(&mut self) -> Result<(), StoreError> {
+        end_sandboxes_of(&self.services.runtime, self.record.id).await;
+        self.remove().await.or_else(End::into_store_error)
     }
 
     /// Records whether the next prompt must tell the agent that files are gone.

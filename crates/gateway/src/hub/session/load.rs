@@ -28,9 +28,11 @@ const SECRETS_UNREAD: StoreError =
     StoreError::Refused("the secrets that a conversation must not show cannot be read");
 
 impl Session {
-    /// Claims ownership of the session. From now on, writes of earlier owners are rejected.
+    /// Claims ownership of the session. From now on, writes of earlier owners are rejected. If somebody has deleted the
+    /// session, this finishes that, and there is no session any more.
     pub(in crate::hub) async fn load(services: Arc<HubServices>, id: SessionId) -> Result<Self, StoreError> {
-        let Owned { owner, record, head } = services.store.own_session(id, &services.instance).await?;
+        let Owned { owner, record, head, deleted } =
+            services.store.own_session(id, &services.instance).await?;
         let prompts = services.store.queued_prompts(id).await?;
         let questions = Questions::new(
             services.store.open_questions(id).await?,
@@ -59,6 +61,10 @@ impl Session {
             questions,
         };
         session.replay().await?;
+        if deleted {
+            Box::pin(session.finish_deletion()).await?;
+            return Err(StoreError::Missing("this session"));
+        }
         // Watchers of the last owner have already received this queue length.
         session.queue.changed_len();
         session.watch_expiry();
@@ -161,11 +167,18 @@ impl Session {
         if self.turn.is_running() {
             return Ok(());
         }
-        match self.interrupt().await {
-            Err(End::Store(error)) => Err(error),
-            Err(End::Fenced) => Err(StoreError::Fenced),
-            Err(End::Secrets) => Err(SECRETS_UNREAD),
-            Ok(()) | Err(End::Idle | End::Deleted) => Ok(()),
+        self.interrupt().await.or_else(End::into_store_error)
+    }
+}
+
+impl End {
+    /// The error of a step that is done while the session is loaded, when it cannot be evicted yet.
+    pub(super) fn into_store_error(self) -> Result<(), StoreError> {
+        match self {
+            Self::Store(error) => Err(error),
+            Self::Fenced => Err(StoreError::Fenced),
+            Self::Secrets => Err(SECRETS_UNREAD),
+            Self::Idle | Self::Deleted => Ok(()),
         }
     }
 }
