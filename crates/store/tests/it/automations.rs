@@ -33,7 +33,7 @@ on_both! {
     nothing_is_visible_to_another_organization
 }
 
-fn settings() -> AutomationSettings {
+pub(crate) fn settings() -> AutomationSettings {
     AutomationSettings {
         name: "triage".to_owned(),
         instructions: "Look.".to_owned(),
@@ -46,14 +46,19 @@ fn settings() -> AutomationSettings {
     }
 }
 
-async fn automation(store: &Store, org: OrgId, number: u8, settings: AutomationSettings) -> AutomationId {
+pub(crate) async fn automation(
+    store: &Store,
+    org: OrgId,
+    number: u8,
+    settings: AutomationSettings,
+) -> AutomationId {
     let new = NewAutomation { id: id(number), org_id: org, settings, created_by: None, at: at(0) };
     store.create_automation(new).await.unwrap();
     id(number)
 }
 
 /// The event `number`, which starts the run `number + 1`.
-fn event(org: OrgId, automation: AutomationId, number: u8) -> NewTriggerEvent {
+pub(crate) fn event(org: OrgId, automation: AutomationId, number: u8) -> NewTriggerEvent {
     NewTriggerEvent {
         id: id(number),
         org_id: org,
@@ -344,7 +349,7 @@ async fn concurrent_steps_end_a_run_once(b: &Backend) {
 }
 
 /// A message with a text and a tool call that the agent has not finished.
-fn said(id: &str, text: &str) -> StoredMessage {
+pub(crate) fn said(id: &str, text: &str) -> StoredMessage {
     let tool = StoredTool {
         call_id: format!("call-of-{id}"),
         tool: "automation_complete".to_owned(),

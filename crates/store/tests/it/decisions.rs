@@ -28,7 +28,7 @@ async fn wait(store: &Store, id: &str, number: u128) -> DateTime<Utc> {
     wait_for(store, run(id), number).await
 }
 
-async fn wait_for(store: &Store, run: NewRun, number: u128) -> DateTime<Utc> {
+pub(crate) async fn wait_for(store: &Store, run: NewRun, number: u128) -> DateTime<Utc> {
     wait_with_key(store, run, number, None).await
 }
 
@@ -55,18 +55,18 @@ async fn wait_with_key(store: &Store, run: NewRun, number: u128, key_id: Option<
     expires_at
 }
 
-fn decision(id: &str, at: DateTime<Utc>, verdict: RunVerdict) -> GateWrite {
+pub(crate) fn decision(id: &str, at: DateTime<Utc>, verdict: RunVerdict) -> GateWrite {
     let decision =
         RunDecision { org: org(), run_id: id.to_owned(), by: None, at, verdict, seen: None, edit: None };
     let name = format!("decide-{id}-{}", u64::from_le_bytes(clock::Rng::system().bytes()));
     GateWrite::new(Change::Decide(Box::new(decision)), vec![event(&name, id)])
 }
 
-fn start() -> RunVerdict {
+pub(crate) fn start() -> RunVerdict {
     RunVerdict::Start { instance: "here".to_owned() }
 }
 
-fn over(status: RunStatus) -> Box<Ended> {
+pub(crate) fn over(status: RunStatus) -> Box<Ended> {
     Box::new(Ended { status, ..*ended("expired") })
 }
 

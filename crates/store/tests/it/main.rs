@@ -19,6 +19,7 @@ mod gate;
 mod idempotency;
 mod identity;
 mod instance_lock;
+mod lock_order;
 mod log_model;
 mod logins;
 mod prompts;
