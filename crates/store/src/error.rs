@@ -80,6 +80,18 @@ impl StoreError {
         }
     }
 
+    /// Whether the database refused this statement, and so rolled back its transaction, while others may succeed: a violated
+    /// constraint, a value that it does not take, a statement that takes too long, or one that waited in a deadlock.
+    pub fn is_refused_statement(&self) -> bool {
+        let Self::Failed(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| match code.parse::<u32>() {
+            // SQLite's codes: too big, constraint and mismatch, with their details above the lowest byte.
+            Ok(number) if code.len() < 5 => matches!(number & 0xff, 18..=20),
+            // PostgreSQL's classes and codes: data, constraints, rollbacks, limits, locks, a timeout, and triggers.
+            _ => ["22", "23", "40", "54", "55P03", "57014", "P0"].iter().any(|class| code.starts_with(class)),
+        })
+    }
+
     /// Whether a row has unexpected types or values.
     pub fn is_damaged(&self) -> bool {
         matches!(self, Self::Failed(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. }))

@@ -319,7 +319,7 @@ impl From<HubError> for ApiError {
     fn from(error: HubError) -> Self {
         let cause = error.to_string();
         match error {
-            HubError::Gone => Self::no_session(&cause, cause.clone()),
+            HubError::Gone | HubError::Refused => Self::no_session(&cause, cause.clone()),
             HubError::Deleted | HubError::Store(StoreError::Missing(_)) => Self::session_not_found(),
             HubError::Store(StoreError::Fenced) => StoreError::Fenced.into(),
             HubError::Store(error) => Self::no_session(&Self::from(error).body.error, cause),

@@ -36,6 +36,9 @@ pub enum HubError {
     Store(#[from] StoreError),
     #[error("the session was given up: try again")]
     Gone,
+    /// The session goes on; its log has the reason.
+    #[error("the database refused the command: nothing was changed")]
+    Refused,
     #[error("the session was deleted")]
     Deleted,
 }
@@ -377,6 +380,7 @@ impl Hub {
         self.send(command(reply)).await?;
         match tokio::time::timeout(REPLY_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) if !self.commands.is_closed() => Err(HubError::Refused),
             Ok(Err(_)) | Err(_) => Err(self.why_it_ended()),
         }
     }

@@ -59,12 +59,21 @@ pub(super) enum End {
     Fenced,
     /// The log cannot be written, and nothing may be broadcast that is not in the log.
     Store(StoreError),
+    /// The database refused the first change of a command, so nothing has changed. Ends that command only.
+    Refused(StoreError),
     /// The secrets that no frame may show cannot be read.
     Secrets,
     /// The session was evicted, because nobody needs it in memory.
     Idle,
     /// The session has been deleted.
     Deleted,
+}
+
+impl End {
+    /// The failure of a command that has changed nothing yet, neither in the database nor in memory.
+    pub(super) fn before_change(error: StoreError) -> Self {
+        if error.is_refused_statement() { Self::Refused(error) } else { error.into() }
+    }
 }
 
 impl From<StoreError> for End {
@@ -127,7 +136,7 @@ impl Session {
             End::Idle => None,
             End::Fenced => Some(CloseCode::OWNERSHIP_TRANSFERRED),
             End::Store(StoreError::DiskFull) => Some(CloseCode::DISK_FULL),
-            End::Store(_) | End::Secrets => Some(CloseCode::SETUP_FAILED),
+            End::Store(_) | End::Refused(_) | End::Secrets => Some(CloseCode::SETUP_FAILED),
             End::Deleted => Some(SESSION_DELETED),
         };
         match &end {
@@ -156,7 +165,7 @@ impl Session {
             let hold_events = self.turn.is_reading_history();
             let handled = tokio::select! {
                 command = inbox.recv() => match command {
-                    Some(command) => Box::pin(self.handle(command)).await,
+                    Some(command) => Box::pin(self.handle_alone(command)).await,
                     None => Err(End::Idle),
                 },
                 event = self.sandbox.next(&self.stream.feed, hold_events) => match event {
@@ -222,12 +231,24 @@ impl Session {
             || self.is_overdue()
     }
 
+    /// Handles a command. If the database refuses it alone, its caller gets no reply, and the session goes on.
+    async fn handle_alone(&mut self, command: Command) -> Result<(), End> {
+        match self.handle(command).await {
+            Err(End::Refused(error)) => {
+                tracing::error!(session = %self.record.id, %error, "the database refused a command");
+                Ok(())
+            }
+            handled => handled,
+        }
+    }
+
     async fn handle(&mut self, command: Command) -> Result<(), End> {
         match command {
             Command::Join { passive, user, reply } => {
                 self.eviction.watchers.join(user);
                 if !passive && !self.has_ended() {
-                    self.wake().await?;
+                    // Who gets no reply does not leave.
+                    self.wake().await.inspect_err(|_| self.eviction.watchers.leave(user))?;
                 }
                 let (status, message) = self.state();
                 let _ = reply.send(JoinReply { init: self.init_frame().await, status, message });
@@ -262,7 +283,8 @@ impl Session {
             }
             Command::Touch { reply } => {
                 self.eviction.idle_since = self.services.clock.elapsed();
-                self.services.store.touch(&self.owner, self.services.clock.now()).await?;
+                let now = self.services.clock.now();
+                self.services.store.touch(&self.owner, now).await.map_err(End::before_change)?;
                 let _ = reply.send(());
             }
             Command::Flush { reply } => {

@@ -367,3 +367,24 @@ async fn the_initial_prompt_is_sent_again_if_it_did_not_reach_the_agent(on: On) 
     let live = live.restarted().await;
     live.running(&session).await.nothing_but_pong().await;
 }
+
+#[tokio::test]
+async fn a_prompt_that_the_database_refuses_fails_alone() {
+    let live = Live::echoing(On::Postgres).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$; \
+        CREATE TRIGGER refuse BEFORE INSERT ON prompts FOR EACH ROW EXECUTE FUNCTION refuse()";
+    live.gateway.setup.sql(refuse).await;
+    let path = format!("/proliferate/{session}/message");
+    let body = json!({"type": "prompt", "content": "refused"});
+    let (status, answer) = live.ask("POST", &path, Some(&live.ada.token), &body, None).await;
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer.to_string().contains("refused the command"), "{answer}");
+    live.gateway.setup.sql("DROP TRIGGER refuse ON prompts").await;
+    // The watcher stays, and the agent is the same.
+    socket.prompt("hello").await;
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(users(&frames), ["hello"]);
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1);
+}

@@ -37,9 +37,11 @@ impl Session {
         }
         // A session that is only starting claims its slot again, since it may have lost it in the meantime.
         if self.record.status == SessionStatus::Running {
-            self.services.store.touch(&self.owner, self.services.clock.now()).await?;
+            let touched = self.services.store.touch(&self.owner, self.services.clock.now()).await;
+            touched.map_err(End::before_change)?;
         } else {
-            if let Err(refusal) = self.services.admission.start(&self.owner, &self.record).await? {
+            let started = self.services.admission.start(&self.owner, &self.record).await;
+            if let Err(refusal) = started.map_err(End::before_change)? {
                 return Ok(Err(refusal));
             }
             (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);

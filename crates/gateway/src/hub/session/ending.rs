@@ -221,7 +221,8 @@ impl Session {
     /// Records who deletes the session, and then removes it.
     pub(super) async fn delete(&mut self, event: NewEvent) -> Result<(), End> {
         let (store, now) = (self.services.store.recorded(event), self.services.clock.now());
-        store.delete_session(self.record.org_id, self.record.id, now).await?;
+        let deleted = store.delete_session(self.record.org_id, self.record.id, now).await;
+        deleted.map_err(End::before_change)?;
         crash_point("session-deleted");
         self.remove().await
     }

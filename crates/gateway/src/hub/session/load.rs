@@ -175,7 +175,7 @@ impl End {
     /// The error of a step that is done while the session is loaded, when it cannot be evicted yet.
     pub(super) fn into_store_error(self) -> Result<(), StoreError> {
         match self {
-            Self::Store(error) => Err(error),
+            Self::Store(error) | Self::Refused(error) => Err(error),
             Self::Fenced => Err(StoreError::Fenced),
             Self::Secrets => Err(SECRETS_UNREAD),
             Self::Idle | Self::Deleted => Ok(()),

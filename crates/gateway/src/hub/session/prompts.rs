@@ -51,7 +51,8 @@ impl Session {
         if !self.queue.has_room(request.bytes()) {
             return Ok(PromptOutcome::Full);
         }
-        if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
+        let checked = self.services.admission.check_prompt(&self.record).await;
+        if let Err(refusal) = checked.map_err(End::before_change)? {
             return Ok(PromptOutcome::Refused(refusal));
         }
         if let Err(refusal) = self.try_wake().await? {
@@ -75,7 +76,8 @@ impl Session {
     /// Finds a recent prompt with the same idempotency key. The client may have lost our reply to it and retried.
     async fn same_prompt(&self, id: &str) -> Result<Option<String>, End> {
         let since = self.services.clock.now() - DEDUPLICATION;
-        let known = self.services.store.prompts_since(self.record.id, since).await?;
+        let known = self.services.store.prompts_since(self.record.id, since).await;
+        let known = known.map_err(End::before_change)?;
         Ok(known.into_iter().find(|known| random_part(known) == random_part(id)))
     }
 
@@ -86,7 +88,7 @@ impl Session {
         if let Err(refusal) = self.services.admission.check_price(&self.record, &config).await? {
             return Ok(Err(refusal));
         }
-        self.services.store.set_agent_config(&self.owner, &config).await?;
+        self.services.store.set_agent_config(&self.owner, &config).await.map_err(End::before_change)?;
         self.record.agent_config = Some(config);
         self.broadcast(vec![ServerMessage::ModelUpdate { model_id: model }]).await?;
         Ok(Ok(()))
@@ -105,8 +107,9 @@ impl Session {
             at: now,
         };
         let bytes = new.bytes();
-        if !self.services.store.queue_prompt(&self.owner, new).await? {
-            let queued = self.services.store.queued_prompts(self.record.id).await?;
+        if !self.services.store.queue_prompt(&self.owner, new).await.map_err(End::before_change)? {
+            let queued = self.services.store.queued_prompts(self.record.id).await;
+            let queued = queued.map_err(End::before_change)?;
             if !queued.iter().any(|prompt| prompt.id == id && prompt.state == PromptState::Queued) {
                 return Ok(());
             }

@@ -146,7 +146,8 @@ impl Session {
         let found =
             self.questions.open.iter().find(|stored| stored.question.question_id == answer.question_id);
         let Some(stored) = found.cloned() else {
-            let settled = self.services.store.question(self.record.id, &answer.question_id).await?;
+            let settled = self.services.store.question(self.record.id, &answer.question_id).await;
+            let settled = settled.map_err(End::before_change)?;
             return Ok(match settled {
                 None => AnswerOutcome::Unknown,
                 Some(settled) if settled.answers == answer.answers => AnswerOutcome::Accepted,
@@ -158,7 +159,8 @@ impl Session {
         }
         // If the agent that asked is gone, the answer is sent as a prompt, so the limits of prompts apply to it.
         if !self.agent_waits_for(&stored) {
-            if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
+            let checked = self.services.admission.check_prompt(&self.record).await;
+            if let Err(refusal) = checked.map_err(End::before_change)? {
                 return Ok(AnswerOutcome::Refused(refusal));
             }
             if let Err(refusal) = self.try_wake().await? {
@@ -187,7 +189,8 @@ impl Session {
         by: Option<String>,
     ) -> Result<(), End> {
         let settlement = Settlement { state, answers: answers.clone(), by: by.clone(), delivered: false };
-        self.services.store.settle_question(&self.owner, id, settlement).await?;
+        let settled = self.services.store.settle_question(&self.owner, id, settlement).await;
+        settled.map_err(End::before_change)?;
         if let Some(stored) = self.questions.take_open(id) {
             let settled =
                 StoredQuestion { state, answers: answers.clone(), answered_by: by.clone(), ..stored };
