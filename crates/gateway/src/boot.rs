@@ -140,7 +140,7 @@ impl Gateway {
             let (git, sources) = connect(app, gate, &config, (&parts, &connectors, &databases));
             let runtime = runtime(app, (&config, &parts), (&git.gate, &llm), (sandboxes, pool, agent_type));
             let admission = admission(&config, &parts, &llm);
-            let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
+            let hubs = hubs(&config, &parts, (&git, &runtime, &connectors), (&admission, &shares), &instance);
             let sessions = sessions(&parts, &hubs, admission, (&git, &runtime), &instance);
             let notifications = Arc::new(notifications(&config, &parts, &public_url));
             let Parts { store, clock, rng, vault, closing, .. } = parts;
@@ -397,7 +397,7 @@ fn admission(config: &Config, parts: &Parts, llm: &Arc<Llm>) -> Arc<Admission> {
 fn hubs(
     config: &Config,
     parts: &Parts,
-    (git, runtime): (&Arc<GitService>, &Arc<Runtime>),
+    (git, runtime, connectors): (&Arc<GitService>, &Arc<Runtime>, &Arc<Connectors>),
     (admission, shares): (&Arc<Admission>, &Shares),
     instance: &str,
 ) -> Hubs {
@@ -409,6 +409,7 @@ fn hubs(
         gate: git.gate.clone(),
         runtime: runtime.clone(),
         repositories: git.clone(),
+        connectors: connectors.clone(),
         admission: admission.clone(),
         memory: shares.memory.clone(),
         questions: config.questions,

@@ -119,7 +119,8 @@ impl Connectors {
         self.listings.get(connector, || self.list(connector)).await
     }
 
-    /// The same, if they are known within this time. If not, they are still asked for, for those who ask later.
+    /// The same, if they are known within this time. If not, they are still asked for, for those who ask later, and a list
+    /// of the last hour is returned. It is only shown: a call waits for a list of the last minutes.
     pub(crate) async fn list_tools_within(
         self: &Arc<Self>,
         connector: &Connector,
@@ -129,7 +130,17 @@ impl Connectors {
         let listing = tokio::spawn(async move { connectors.tools(&asked).await });
         match timeout(time, listing).await {
             Ok(listed) => listed.unwrap_or(Err(Unavailable::Late)),
-            Err(_) => Err(Unavailable::Late),
+            Err(_) => self.listings.last(connector).ok_or(Unavailable::Late),
+        }
+    }
+
+    /// Asks for the tools of these connectors in the background, so that a catalog soon has them.
+    pub(crate) fn prepare_lists(self: &Arc<Self>, connectors: Vec<Connector>) {
+        for connector in connectors.into_iter().filter(|connector| connector.enabled) {
+            let connectors = self.clone();
+            tokio::spawn(async move {
+                connectors.listings.prepare(&connector, || connectors.list(&connector)).await;
+            });
         }
     }
 

@@ -15,6 +15,8 @@ use super::Unavailable;
 
 /// How long a list is used.
 const LIST_LIFETIME: Duration = Duration::from_mins(5);
+/// How long a list may be shown while its server takes long to list its tools anew.
+const STALE_LIFETIME: Duration = Duration::from_hours(1);
 /// How long a failure is used. Without this, every caller would wait for the timeout of a server that is down.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(15);
 /// The maximum number of connectors whose lists are kept, and the memory of all of them.
@@ -24,7 +26,13 @@ const MAX_MEMORY: usize = 64 * 1024 * 1024;
 type Answer = Result<Arc<Listing>, Unavailable>;
 /// A connector and the time of its last change, because a changed connector has another server or credential.
 type Key = (ConnectorId, DateTime<Utc>);
-type Slot = Arc<tokio::sync::Mutex<Option<(DateTime<Utc>, Answer)>>>;
+
+#[derive(Default)]
+struct Slot {
+    kept: Mutex<Option<(DateTime<Utc>, Answer)>>,
+    /// Held by whoever asks the server.
+    asking: tokio::sync::Mutex<()>,
+}
 
 pub(super) struct Listings {
     clock: Clock,
@@ -34,7 +42,7 @@ pub(super) struct Listings {
 
 /// The slots of connectors with the memory that each takes.
 struct Slots {
-    by_key: LruCache<Key, (Slot, usize)>,
+    by_key: LruCache<Key, (Arc<Slot>, usize)>,
     memory: usize,
 }
 
@@ -52,12 +60,12 @@ impl Listings {
         self.slots.lock().by_key.len()
     }
 
-    fn slot(&self, key: Key) -> Slot {
+    fn slot(&self, key: Key) -> Arc<Slot> {
         let mut slots = self.slots.lock();
         if let Some((slot, _)) = slots.by_key.get(&key) {
             return slot.clone();
         }
-        let slot = Slot::default();
+        let slot = Arc::<Slot>::default();
         if let Some((_, (_, memory))) = slots.by_key.push(key, (slot.clone(), 0)) {
             slots.memory -= memory;
         }
@@ -65,8 +73,8 @@ impl Listings {
     }
 
     /// Keeps an answer, and drops those that were used longest ago if all take too much memory.
-    fn store_answer(&self, key: Key, kept: &mut Option<(DateTime<Utc>, Answer)>, answer: &Answer) {
-        *kept = Some((self.clock.now(), answer.clone()));
+    fn store_answer(&self, key: Key, slot: &Slot, answer: &Answer) {
+        *slot.kept.lock() = Some((self.clock.now(), answer.clone()));
         let taken = answer.as_ref().map_or(0, |listing| listing.memory());
         let mut slots = self.slots.lock();
         let Some((_, memory)) = slots.by_key.get_mut(&key) else { return };
@@ -78,6 +86,18 @@ impl Listings {
         }
     }
 
+    /// The answer that is kept, if it is not older than this.
+    fn kept(&self, slot: &Slot, lasts: impl FnOnce(&Answer) -> Duration) -> Option<Answer> {
+        let kept = slot.kept.lock();
+        let (at, answer) = kept.as_ref()?;
+        let lasts = TimeDelta::from_std(lasts(answer)).unwrap_or_default();
+        (self.clock.now() - at < lasts).then(|| answer.clone())
+    }
+
+    fn fresh(&self, slot: &Slot) -> Option<Answer> {
+        self.kept(slot, |answer| if answer.is_ok() { LIST_LIFETIME } else { FAILURE_LIFETIME })
+    }
+
     /// The list of the last minutes, or a new one.
     pub(super) async fn get(
         &self,
@@ -86,18 +106,33 @@ impl Listings {
     ) -> Answer {
         let key = (connector.id, connector.updated_at);
         let slot = self.slot(key);
-        let mut slot = slot.lock().await;
-        let usable = |at: DateTime<Utc>, answer: &Answer| {
-            let lasts = if answer.is_ok() { LIST_LIFETIME } else { FAILURE_LIFETIME };
-            self.clock.now() - at < TimeDelta::from_std(lasts).unwrap_or_default()
-        };
-        match slot.as_ref() {
-            Some((at, answer)) if usable(*at, answer) => answer.clone(),
-            _ => {
-                let answer = list().await.map(Arc::new);
-                self.store_answer(key, &mut slot, &answer);
-                answer
-            }
+        let _asking = slot.asking.lock().await;
+        if let Some(answer) = self.fresh(&slot) {
+            return answer;
+        }
+        let answer = list().await.map(Arc::new);
+        self.store_answer(key, &slot, &answer);
+        answer
+    }
+
+    /// The last list, for somebody who cannot wait for a new one. `None` if the server failed since, or the list is too old.
+    pub(super) fn last(&self, connector: &Connector) -> Option<Arc<Listing>> {
+        self.kept(&self.slot((connector.id, connector.updated_at)), |_| STALE_LIFETIME)?.ok()
+    }
+
+    /// Lists the tools for those who ask later. A failure is not kept: the connector may not be set up completely.
+    pub(super) async fn prepare(
+        &self,
+        connector: &Connector,
+        list: impl AsyncFnOnce() -> Result<Listing, Unavailable>,
+    ) {
+        let key = (connector.id, connector.updated_at);
+        let slot = self.slot(key);
+        let _asking = slot.asking.lock().await;
+        if self.fresh(&slot).is_none()
+            && let Ok(listing) = list().await
+        {
+            self.store_answer(key, &slot, &Ok(Arc::new(listing)));
         }
     }
 
@@ -109,9 +144,9 @@ impl Listings {
     ) -> Answer {
         let key = (connector.id, connector.updated_at);
         let slot = self.slot(key);
-        let mut slot = slot.lock().await;
+        let _asking = slot.asking.lock().await;
         let answer = list().await.map(Arc::new);
-        self.store_answer(key, &mut slot, &answer);
+        self.store_answer(key, &slot, &answer);
         answer
     }
 }
@@ -136,7 +171,7 @@ mod tests {
         for key in keys {
             for _ in 0..2 {
                 let slot = listings.slot(key);
-                listings.store_answer(key, &mut *slot.lock().await, &answer);
+                listings.store_answer(key, &slot, &answer);
             }
         }
         let slots = listings.slots.lock();

@@ -60,6 +60,7 @@ pub(super) async fn create(
     let store = administer(&app, &admin, Subject::Connector, "add", details.join(", "));
     store.create_connector(connector, risks).await?;
     let (connector, decided) = find_connector(&app, &admin, id).await?;
+    app.connectors.prepare_lists(vec![connector.clone()]);
     Ok((StatusCode::CREATED, Json(entry(connector, &decided))))
 }
 
@@ -103,6 +104,7 @@ pub(super) async fn change(
     let store = administer(&app, &admin, Subject::Connector, "change", describe_change(id, &change));
     store.update_connector(admin.org, id, change, app.clock.now()).await?;
     let (connector, decided) = find_connector(&app, &admin, id).await?;
+    app.connectors.prepare_lists(vec![connector.clone()]);
     Ok(Json(entry(connector, &decided)))
 }
 

@@ -9,6 +9,7 @@ use store::Store;
 
 use crate::admission::Admission;
 use crate::config::QuestionTimes;
+use crate::connectors::Connectors;
 use crate::runtime::{Repositories, Runtime};
 use crate::vault::Vault;
 
@@ -20,6 +21,7 @@ pub(crate) struct HubServices {
     pub(crate) gate: Arc<Gate>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) repositories: Arc<dyn Repositories>,
+    pub(crate) connectors: Arc<Connectors>,
     pub(crate) admission: Arc<Admission>,
     /// The memory pool that prompts in flight to an agent are charged to.
     pub(crate) memory: Arc<Pool>,

@@ -1,12 +1,15 @@
 //! Connectors: remote MCP servers whose tools become actions, their review, and what hostile ones get.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use axum::{Json, Router};
+use clock::Clock;
 use parking_lot::Mutex;
 use proto::http::KeyScope;
 use proto::{Role, SessionId};
@@ -15,16 +18,18 @@ use testkit::McpEverything;
 use tokio::sync::Notify;
 
 use crate::call::Answer;
-use crate::harness::{Setup, TestGateway};
+use crate::harness::{Setup, TestGateway, within};
+use crate::live::Live;
 use crate::mcp::SdkClient;
 use crate::model_proxy::serve;
-use crate::people::{OrgOf3, key_with_scope, sandbox_token, service_token, session};
+use crate::people::{OrgOf3, key_with_scope, person, sandbox_token, service_token, session};
 
 /// What a scripted server offers, and the credentials it was sent.
 pub(crate) struct Script {
     pub(crate) tools: Value,
     pub(crate) down: bool,
     calls: usize,
+    lists: usize,
     pub(crate) credentials: Vec<String>,
     /// The next list of tools announces itself with the first, and waits for the second.
     pub(crate) pause: Option<(Arc<Notify>, Arc<Notify>)>,
@@ -50,7 +55,10 @@ async fn answer(State(script): State<Shared>, headers: HeaderMap, body: String) 
     let result = match message["method"].as_str() {
         Some("initialize") => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
             "serverInfo": {"name": "scripted", "version": "1"}}),
-        Some("tools/list") => json!({"tools": script.tools}),
+        Some("tools/list") => {
+            script.lists += 1;
+            json!({"tools": script.tools})
+        }
         Some("tools/call") => {
             script.calls += 1;
             let said = json!({"arguments": message["params"]["arguments"], "credential": credential});
@@ -74,16 +82,33 @@ pub(crate) struct World {
     pub(crate) url: String,
 }
 
+/// A server with one tool, and its address.
+async fn scripted() -> (Shared, SocketAddr) {
+    let script = Arc::new(Mutex::new(Script {
+        tools: json!([echo("Echoes")]),
+        down: false,
+        calls: 0,
+        lists: 0,
+        credentials: vec![],
+        pause: None,
+    }));
+    let address = serve(Router::new().fallback(any(answer)).with_state(script.clone())).await;
+    (script, address)
+}
+
+/// Waits until a server has listed its tools more often than this.
+async fn wait_for_list(script: &Shared, lists: usize) {
+    let listed = async {
+        while script.lock().lists == lists {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    within(listed).await;
+}
+
 impl World {
     pub(crate) async fn on(setup: Setup) -> Self {
-        let script = Arc::new(Mutex::new(Script {
-            tools: json!([echo("Echoes")]),
-            down: false,
-            calls: 0,
-            credentials: vec![],
-            pause: None,
-        }));
-        let address = serve(Router::new().fallback(any(answer)).with_state(script.clone())).await;
+        let (script, address) = scripted().await;
         let gateway = setup.set("CONNECTOR_ALLOWED_HOSTS", &address.to_string()).start().await;
         let team = OrgOf3::new(&gateway.app).await;
         Self { gateway, team, script, url: format!("http://{address}/mcp") }
@@ -105,11 +130,19 @@ impl World {
         assert!(secret.status < 300, "{}", secret.text());
     }
 
-    /// Adds a connector with a secret. Returns its path.
+    /// Adds a connector with a secret, and waits until its server was asked for its tools, if that answers. Returns its
+    /// path.
     pub(crate) async fn add(&self, name: &str) -> String {
         self.set_secret("DOCS_KEY").await;
+        let (lists, answers) = {
+            let script = self.script.lock();
+            (script.lists, !script.down && script.pause.is_none())
+        };
         let added = self.ask("POST", "/v1/connectors", &self.new_connector(name)).await;
         assert_eq!(added.status, 201, "{}", added.text());
+        if answers {
+            wait_for_list(&self.script, lists).await;
+        }
         format!("/v1/connectors/{}", added.json()["id"].as_str().unwrap())
     }
 
@@ -324,19 +357,52 @@ async fn agents_see_enabled_connectors_and_one_that_fails_is_left_out() {
 
 #[tokio::test]
 async fn a_connector_that_is_slow_is_left_out_and_listed_later() {
-    let world = World::on(Setup::sqlite()).await;
+    let clock = Clock::manual(Clock::system().now());
+    let world = World::on(Setup::sqlite().clock(&clock)).await;
     let names =
         async || world.catalog().await.iter().map(|source| source["displayName"].clone()).collect::<Vec<_>>();
     world.add("docs").await;
     assert_eq!(names().await, ["docs"]);
     let (listing, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    world.script.lock().pause = Some((listing.clone(), go_on.clone()));
+    let pause = || world.script.lock().pause = Some((listing.clone(), go_on.clone()));
+    pause();
     world.add("slow").await;
+    within(listing.notified()).await;
     assert_eq!(names().await, ["docs"], "the others do not wait for it");
-    listing.notified().await;
     go_on.notify_one();
     // The list that was asked for then goes on, and the next catalog has it.
     assert_eq!(names().await.len(), 2);
+    clock.advance(Duration::from_mins(6));
+    pause();
+    assert_eq!(names().await.len(), 2, "while a list is made anew, the last one is shown");
+    within(listing.notified()).await;
+    clock.advance(Duration::from_hours(1));
+    assert_eq!(names().await.len(), 1, "but not for ever");
+    go_on.notify_one();
+    assert_eq!(names().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_session_that_starts_has_connectors_list_their_tools_before_its_agent_asks() {
+    let (script, address) = scripted().await;
+    let live = Live::with(Setup::sqlite().set("CONNECTOR_ALLOWED_HOSTS", &address.to_string())).await;
+    // What fails in advance is not kept.
+    script.lock().down = true;
+    let admin = person(&live.app, live.ada.org, Role::Admin).await.token;
+    let new = json!({"name": "docs", "url": format!("http://{address}/mcp"), "auth": {"type": "none"},
+        "riskPolicy": {"defaultRisk": "read"}});
+    let (status, added) = live.ask("POST", "/v1/connectors", Some(&admin), &new, None).await;
+    assert_eq!(status, 201, "{added}");
+    let asked = async {
+        while script.lock().credentials.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    within(asked).await;
+    script.lock().down = false;
+    let session = live.session().await;
+    let _socket = live.running(&session).await;
+    wait_for_list(&script, 0).await;
 }
 
 #[tokio::test]
@@ -399,7 +465,6 @@ async fn the_reference_server_can_be_used_and_a_canary_in_its_environment_reache
 #[tokio::test]
 async fn the_official_client_lists_what_a_hostile_server_offers_beside_the_rest() {
     let world = World::on(Setup::sqlite()).await;
-    world.add("Our docs").await;
     let odd = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
     world.script.lock().tools = json!([
         echo("Echoes"),
@@ -409,6 +474,7 @@ async fn the_official_client_lists_what_a_hostile_server_offers_beside_the_rest(
         odd("a_b", json!({"type": "object"})),
         odd(&"x".repeat(128), json!({"type": "object"})),
     ]);
+    world.add("Our docs").await;
     let (_, key) = key_with_scope(&world.gateway.app, world.team.person(Role::Member), KeyScope::Mcp).await;
     let World { gateway, script, .. } = world;
     let gateway = gateway.serve();

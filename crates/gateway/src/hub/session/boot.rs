@@ -71,8 +71,22 @@ impl Session {
             tokio::time::sleep(pause).await;
             launch.run().await
         });
+        self.prepare_connectors();
         let resume = self.sandbox.take_resume();
         self.sandbox = Phase::Booting(Boot { task, stages, purpose, resume });
+    }
+
+    /// Asks the organization's connectors for their tools while the sandbox starts: the agent lists its tools first of all,
+    /// and does not wait for a slow server.
+    fn prepare_connectors(&self) {
+        let (store, connectors) = (self.services.store.clone(), self.services.connectors.clone());
+        let (session, org) = (self.record.id, self.record.org_id);
+        tokio::spawn(async move {
+            match store.connectors(org).await {
+                Ok(found) => connectors.prepare_lists(found),
+                Err(error) => tracing::debug!(%session, %error, "the connectors are not asked in advance"),
+            }
+        });
     }
 
     pub(super) async fn boot_ended(&mut self, result: Result<Agent, LaunchError>) -> Result<(), End> {
