@@ -6,7 +6,7 @@ use serde_json::json;
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
-use crate::db::{find, read};
+use crate::db::{find, list};
 use crate::gate::administer;
 use crate::row::{from_row, word};
 use crate::{Store, StoreError};
@@ -73,7 +73,7 @@ struct AutomationModes(Json<JsonObject>);
 
 from_row!(inline AutomationModes, row => AutomationModes(row.try_get("automation_modes")?));
 
-from_row!(OrgActionMode, row => OrgActionMode {
+from_row!(inline OrgActionMode, row => OrgActionMode {
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     key: row.try_get("action_key")?,
     mode: word(row.try_get("mode")?)?,
@@ -136,7 +136,8 @@ impl Store {
         const SQL: &str =
             "SELECT org_id, action_key, mode, conditions, two_person, invocation_id, changed_by,
             changed_at FROM action_modes WHERE org_id = $1 ORDER BY action_key";
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org.uuid()).fetch_all(pool).await)?)
+        let org = org.uuid();
+        Ok(list!(self, SQL, org)?)
     }
 
     /// Removes the mode of an action, so that it follows from the action's risk again.

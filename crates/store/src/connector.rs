@@ -5,7 +5,7 @@ use proto::{ConnectorId, OrgId, Risk, UserId};
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
-use crate::db::read;
+use crate::db::{find, list, read};
 use crate::gate::administer;
 use crate::row::{from_row, optional_word, storable, storable_json, word};
 use crate::{Store, StoreError};
@@ -59,7 +59,7 @@ pub struct ToolPin {
     pub reviewed_at: DateTime<Utc>,
 }
 
-from_row!(Connector, row => Connector {
+from_row!(inline Connector, row => Connector {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     name: row.try_get("name")?,
@@ -133,7 +133,8 @@ impl Store {
         const SQL: &str =
             "SELECT id, org_id, name, url, auth, default_risk, enabled, created_by, created_at, updated_at
             FROM connectors WHERE org_id = $1 ORDER BY created_at, id";
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org.uuid()).fetch_all(pool).await)?)
+        let org = org.uuid();
+        Ok(list!(self, SQL, org)?)
     }
 
     pub async fn connector(&self, org: OrgId, id: ConnectorId) -> Result<Option<Connector>, StoreError> {
@@ -141,7 +142,7 @@ impl Store {
             "SELECT id, org_id, name, url, auth, default_risk, enabled, created_by, created_at, updated_at
             FROM connectors WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
+        Ok(find!(self, SQL, org, id)?)
     }
 
     /// The decisions of admins about the tools of a connector, by name.

@@ -5,7 +5,7 @@ use proto::{DatabaseId, FreeForm, OrgId, UserId};
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
-use crate::db::read;
+use crate::db::{find, list};
 use crate::gate::administer;
 use crate::row::{from_row, storable, storable_json, word};
 use crate::{Store, StoreError};
@@ -38,7 +38,7 @@ pub struct DatabaseChange {
     pub enabled: Option<bool>,
 }
 
-from_row!(DatabaseSource, row => DatabaseSource {
+from_row!(inline DatabaseSource, row => DatabaseSource {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     name: row.try_get("name")?,
@@ -74,7 +74,8 @@ impl Store {
         const SQL: &str =
             "SELECT id, org_id, name, target, queries, free_form, limits, enabled, created_by, created_at, updated_at
             FROM databases WHERE org_id = $1 ORDER BY created_at, id";
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org.uuid()).fetch_all(pool).await)?)
+        let org = org.uuid();
+        Ok(list!(self, SQL, org)?)
     }
 
     pub async fn database(&self, org: OrgId, id: DatabaseId) -> Result<Option<DatabaseSource>, StoreError> {
@@ -82,7 +83,7 @@ impl Store {
             "SELECT id, org_id, name, target, queries, free_form, limits, enabled, created_by, created_at, updated_at
             FROM databases WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
+        Ok(find!(self, SQL, org, id)?)
     }
 
     pub async fn update_database(

@@ -109,7 +109,24 @@ macro_rules! find {
         }
     };
 }
-pub(crate) use {find, read, write};
+/// Finds the rows of a short list: inline with SQLite, if they are few.
+macro_rules! list {
+    ($store:expr, $sql:expr $(, $value:expr)* $(,)?) => {
+        match &$store.db {
+            $crate::db::Db::Sqlite(sqlite) => {
+                let read = sqlite.inline.list($sql, &[$(&$value),*]);
+                match read {
+                    Some(rows) => Ok(rows),
+                    None => sqlx::query_as($sql)$(.bind($value))*.fetch_all(&sqlite.readers).await,
+                }
+            }
+            $crate::db::Db::Postgres(postgres) => {
+                postgres.with_timeout(sqlx::query_as($sql)$(.bind($value))*.fetch_all(&postgres.pool)).await
+            }
+        }
+    };
+}
+pub(crate) use {find, list, read, write};
 
 impl Store {
     /// Writes that are queued for SQLite's one writer; PostgreSQL has no such queue.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use proto::{ApiKeyId, OrgId, SessionId, UserId};
 use uuid::Uuid;
 
-use crate::db::{find, read};
+use crate::db::{find, list};
 use crate::gate::administer;
 use crate::row::{from_row, storable};
 use crate::{Store, StoreError};
@@ -73,8 +73,7 @@ impl Store {
     ) -> Result<Vec<DisabledAction>, StoreError> {
         const SQL: &str = disabled_actions!("ORDER BY d.source_id, d.action_id");
         let (org, [user, session, key]) = (org.uuid(), chooser.ids());
-        Ok(read!(self, pool => sqlx::query_as(SQL)
-            .bind(org).bind(user).bind(session).bind(key).fetch_all(pool).await)?)
+        Ok(list!(self, SQL, org, user, session, key)?)
     }
 
     /// What disables the action with this key: the source, or else the action alone.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use proto::{AutomationId, IntegrationId, IntegrationProvider, IntegrationStatus, OrgId, SessionId, UserId};
 use uuid::Uuid;
 
-use crate::db::read;
+use crate::db::{list, read};
 use crate::gate::administer;
 use crate::row::{from_row, storable, word};
 use crate::{Store, StoreError};
@@ -23,7 +23,7 @@ pub struct Integration {
     pub created_at: DateTime<Utc>,
 }
 
-from_row!(Integration, row => Integration {
+from_row!(inline Integration, row => Integration {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     provider: word(row.try_get("provider")?)?,
@@ -118,7 +118,7 @@ impl Store {
             ORDER BY i.created_at, i.id"
         );
         let (org, session) = (org.uuid(), session.map(SessionId::uuid));
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_all(pool).await)?)
+        Ok(list!(self, SQL, org, session)?)
     }
 
     /// Enables or disables an integration. It keeps its connections.

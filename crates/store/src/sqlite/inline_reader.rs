@@ -1,8 +1,8 @@
 //! Inline reads: finds rows by key on SQLite on the caller's thread.
 //!
 //! Each connection of the pool lives on a thread of its own, and the hop to it and back takes ten times as long as the query.
-//! Only lookups by key belong here, because they block the caller's async worker. If anything fails, the caller uses the
-//! pool, which reports the error.
+//! Only lookups by key and short lists by an index belong here, because they block the caller's async worker. If anything
+//! fails or a list is long, the caller uses the pool, which reports the error.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,9 @@ use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 use serde::de::DeserializeOwned;
 use sqlx::types::Json;
 use uuid::Uuid;
+
+/// The rows of a list that are read inline. A longer list is read by the pool, from its beginning.
+const MAX_LIST: usize = 100;
 
 /// Connections that are opened when needed: never more than there are threads that read at once.
 #[derive(Clone)]
@@ -44,6 +47,14 @@ impl InlineReader {
         let found = find(&connection, sql, parameters);
         self.give_back(connection);
         found.map_or(InlineRead::UsePool, InlineRead::Row)
+    }
+
+    /// All rows that a statement finds, if they are few and can be read inline.
+    pub(crate) fn list<T: FromInlineRow>(&self, sql: &str, parameters: &[&dyn ToSql]) -> Option<Vec<T>> {
+        let connection = self.take()?;
+        let found = list(&connection, sql, parameters);
+        self.give_back(connection);
+        found.ok().flatten()
     }
 
     fn take(&self) -> Option<Connection> {
@@ -94,6 +105,24 @@ pub(crate) fn find<T: FromInlineRow>(
         Some(row) => T::from_inline_row(&InlineRow { row, next: Cell::new(0) }).map(Some),
         None => Ok(None),
     }
+}
+
+/// All rows that a statement finds; `None` if there are more than [`MAX_LIST`].
+fn list<T: FromInlineRow>(
+    connection: &Connection,
+    sql: &str,
+    parameters: &[&dyn ToSql],
+) -> sqlx::Result<Option<Vec<T>>> {
+    let mut statement = connection.prepare_cached(sql).map_err(sqlite_error)?;
+    bind(&mut statement, parameters).map_err(sqlite_error)?;
+    let (mut rows, mut found) = (statement.raw_query(), Vec::new());
+    while let Some(row) = rows.next().map_err(sqlite_error)? {
+        if found.len() == MAX_LIST {
+            return Ok(None);
+        }
+        found.push(T::from_inline_row(&InlineRow { row, next: Cell::new(0) })?);
+    }
+    Ok(Some(found))
 }
 
 /// Binds values to `$1`, `$2` and so on by name, because SQLite numbers them in the order of the text.
