@@ -37,7 +37,9 @@ pub(crate) async fn run(context: &Context, command: ConnectorsCommand) -> Result
         }
         ConnectorsCommand::Review { connector, tools, all, yes } => {
             if tools.is_empty() && !all {
-                return Err(Failure::usage("name tools with --tool, or give --all"));
+                return Err(Failure::usage(
+                    "name tools with --tool, or review them --all; nothing is pinned without --yes",
+                ));
             }
             let (client, id) = find(context, connector).await?;
             review(context, &client, id, &tools, yes).await
@@ -64,8 +66,10 @@ async fn add(context: &Context, new: AddConnector) -> Result<(), Failure> {
     let client = connect_to_org(context, gateway, new.org.org.as_deref()).await?;
     let connector = client.add_connector(&request).await?;
     let id = connector.id;
-    let next =
-        format!("added {} ({id}); `proliferate connectors review {id}` shows its tools", connector.name);
+    let next = format!(
+        "added {} ({id}); `proliferate connectors review {id} --all` shows its tools",
+        connector.name
+    );
     context.out.result(&json!(connector), &next);
     Ok(())
 }

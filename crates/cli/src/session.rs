@@ -5,6 +5,7 @@ mod copy;
 mod create;
 mod editor;
 mod env;
+mod question;
 mod screen;
 mod services;
 mod turns;

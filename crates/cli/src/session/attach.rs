@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use client::{Client, Event, Stream, Watch};
 use proto::SessionId;
+use proto::http::AnswerQuestion;
 use proto::socket::{Frame, ServerMessage, TurnOutcome};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::editor::{Editor, InputEvent, Terminal};
+use super::question::TypedQuestion;
 use super::screen::Screen;
 use super::send;
 use super::turns::{Ended, Prompt, Turns};
@@ -25,6 +27,7 @@ pub(super) struct AttachedSession<'a> {
     id: SessionId,
     stream: Stream,
     turns: Turns,
+    question: TypedQuestion,
     screen: Screen<Terminal>,
     /// Standard input is a terminal, where a person types.
     is_terminal: bool,
@@ -73,6 +76,7 @@ impl<'a> AttachedSession<'a> {
             id,
             stream,
             turns: Turns::new(),
+            question: TypedQuestion::default(),
             screen: Screen::new(Terminal::plain(), full),
             full,
             is_terminal: std::io::stdin().is_terminal(),
@@ -111,18 +115,19 @@ impl<'a> AttachedSession<'a> {
         Ok(if self.outcome == PromptOutcome::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// The interactive loop, which prints errors instead of ending. The prompt appears only while no turn runs;
-    /// anything typed earlier stays in the terminal's input buffer until then.
+    /// The interactive loop, which prints errors instead of ending. The prompt appears only while no turn runs, or while
+    /// the agent waits for an answer; anything typed earlier stays in the terminal's input buffer until then.
     async fn converse(mut self) -> Result<ExitCode, Failure> {
         let mut interrupts = interrupts()?;
         let mut editor = Editor::start()?;
         self.screen = Screen::new(editor.terminal(), self.full);
-        self.notice("each line is a prompt, and so is a paste of several · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves");
+        self.notice("each line is a prompt, and so is a paste of several · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves, also while the agent works");
         loop {
+            let takes_lines = self.takes_lines();
             tokio::select! {
                 event = self.stream.next() => self.handle_event(event)?,
-                typed = editor.next(), if editor.waits() || self.turns.are_idle() => match typed {
-                    InputEvent::Line(text) => self.send_prompt(text).await?,
+                typed = editor.next(takes_lines) => match typed {
+                    InputEvent::Line(text) => self.enter(text).await?,
                     InputEvent::Interrupt => if self.handle_interrupt().await? { break },
                     InputEvent::End => break,
                 },
@@ -151,6 +156,28 @@ impl<'a> AttachedSession<'a> {
         }
         self.screen.finish();
         Ok(if self.outcome == PromptOutcome::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// Whether a line typed now has somewhere to go.
+    fn takes_lines(&self) -> bool {
+        self.turns.are_idle() || self.question.waits()
+    }
+
+    /// Answers the agent's question with a typed line, or sends it as a prompt.
+    async fn enter(&mut self, text: String) -> Result<(), Failure> {
+        match self.question.answer(&text) {
+            _ if text.trim().is_empty() => {}
+            None => return self.send_prompt(text).await,
+            Some((_, Err(reason))) => self.print_error(&reason),
+            Some((question, Ok(answers))) => {
+                self.interrupt = Interrupt::None;
+                if let Err(error) = self.client.answer(self.id, &question, &AnswerQuestion { answers }).await
+                {
+                    self.print_error(&error.to_string());
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn send_prompt(&mut self, text: String) -> Result<(), Failure> {
@@ -221,7 +248,7 @@ impl<'a> AttachedSession<'a> {
                 (ServerMessage::Init { .. }, Backlog::Hidden) => {}
                 (ServerMessage::Error { .. }, Backlog::Hidden) => self.screen.show(&frame.message),
                 (_, Backlog::Hidden) if !ours => {}
-                (ServerMessage::Init { messages, earlier, .. }, Backlog::Shown) => {
+                (ServerMessage::Init { messages, earlier, questions, approvals, .. }, Backlog::Shown) => {
                     if *earlier > 0 {
                         let id = self.id;
                         self.notice(&format!(
@@ -229,9 +256,13 @@ impl<'a> AttachedSession<'a> {
                         ));
                     }
                     self.screen.conversation(messages);
+                    self.screen.waiting(questions, approvals);
                 }
                 (other, _) => self.screen.show(other),
             }
+        }
+        if self.question.observe(&frame.message) && self.is_terminal {
+            self.notice("type the answer, or the number of an option");
         }
         if busy && !self.turns.is_busy() {
             self.interrupt = Interrupt::None;

@@ -5,12 +5,14 @@
 //! terminal.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io::{self, Stdin, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc as std_mpsc;
+use std::time::Duration;
 
 use gateway::config;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{self, OptionalActions, Termios};
 use rustyline::config::Configurer as _;
 use rustyline::error::ReadlineError;
@@ -20,6 +22,8 @@ use tokio::sync::mpsc;
 use crate::failure::Failure;
 
 const PROMPT: &str = "› ";
+/// How often we look for Ctrl-D while the agent works. To wait for it, something would have to read what is typed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An input event at the prompt.
 #[derive(Debug)]
@@ -111,14 +115,21 @@ impl Editor {
         self.terminal.clone()
     }
 
-    /// Whether the prompt is visible.
-    pub(super) fn waits(&self) -> bool {
-        self.waits
+    /// Waits until Ctrl-D is pressed on an empty line, or the terminal is closed, while the prompt is not visible. Lines
+    /// that are typed meanwhile stay where they are.
+    async fn end_of_input(&self) {
+        while !is_at_end(&io::stdin()) {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 
-    /// Waits for the next line. The first call shows the prompt. Cancel-safe: a caller that stops waiting may call
-    /// again.
-    pub(super) async fn next(&mut self) -> InputEvent {
+    /// Waits for the next line. The first call that takes lines shows the prompt; before, only the end of the input is
+    /// awaited. Cancel-safe: a caller that stops waiting may call again.
+    pub(super) async fn next(&mut self, takes_lines: bool) -> InputEvent {
+        if !self.waits && !takes_lines {
+            self.end_of_input().await;
+            return InputEvent::End;
+        }
         if !self.waits {
             self.waits = true;
             self.terminal.0.borrow_mut().edits = true;
@@ -132,6 +143,14 @@ impl Editor {
         let _ = anstream::stdout().write_all(&rest);
         typed
     }
+}
+
+/// Whether the terminal's next read returns its end: it is readable, but no byte is there. It must not be in raw mode, in
+/// which Ctrl-D is a byte.
+fn is_at_end(input: &Stdin) -> bool {
+    let mut watched = [PollFd::new(input, PollFlags::IN)];
+    let is_readable = poll(&mut watched, Some(&Timespec::default())).is_ok_and(|count| count > 0);
+    is_readable && rustix::io::ioctl_fionread(input).is_ok_and(|bytes| bytes == 0)
 }
 
 /// Restores the terminal settings, because a thread that is still waiting for keys does not.

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::io::Write;
 
 use proto::socket::{
-    ActionOutcome, Message, MessageRole, OpenApproval, Part, ServerMessage, ToolStatus, TurnOutcome,
+    ActionOutcome, Message, MessageRole, OpenApproval, OpenQuestion, Part, ServerMessage, ToolStatus,
+    TurnOutcome,
 };
 use serde_json::Value;
 
-use crate::clean::{clean, cut, shortened};
+use crate::clean::{clean, cut, one_line, shortened};
 use crate::output::{BOLD, DIM, GREEN, RED, YELLOW};
 
 /// The maximum width of arguments, the maximum width of a result line, and the maximum number of result lines.
@@ -45,6 +46,16 @@ impl<W: Write> Screen<W> {
                 MessageRole::User => self.prompt(message),
                 MessageRole::Assistant => self.answer(message),
             }
+        }
+    }
+
+    /// Prints what waits for people.
+    pub(super) fn waiting(&mut self, questions: &[OpenQuestion], approvals: &[OpenApproval]) {
+        for question in questions {
+            self.question(question);
+        }
+        for approval in approvals {
+            self.approval(approval);
         }
     }
 
@@ -201,12 +212,13 @@ impl<W: Write> Screen<W> {
     /// Prints approval requests, their results, and the results of actions; other messages are for programs.
     fn action(&mut self, message: &ServerMessage) {
         match message {
-            ServerMessage::ActionApprovalRequest(waiting) => {
-                let OpenApproval { integration, action, risk_level, mode_reason, params, .. } = waiting;
-                let params = shortened(&clean(&params.to_string()), MAX_ARGUMENTS_CHARS);
-                let why = mode_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-                let what = clean(&format!("{integration} {action}{why}"));
-                self.line(&format!("{YELLOW}approval wanted ({risk_level}): {what}{YELLOW:#} {params}"));
+            ServerMessage::ActionApprovalRequest(waiting) => self.approval(waiting),
+            ServerMessage::Question(question) => self.question(question),
+            ServerMessage::QuestionAnswered { answers, .. } if answers.is_empty() => {
+                self.dim("· the question was withdrawn");
+            }
+            ServerMessage::QuestionAnswered { answers, .. } => {
+                self.dim(&format!("· answered: {}", answers.concat().join(", ")));
             }
             ServerMessage::ActionApprovalResult { status, .. } => self.dim(&format!("· approval: {status}")),
             ServerMessage::ActionCompleted { outcome: ActionOutcome::Completed { result }, .. } => {
@@ -217,6 +229,32 @@ impl<W: Write> Screen<W> {
             }
             _ => {}
         }
+    }
+
+    fn approval(&mut self, waiting: &OpenApproval) {
+        let OpenApproval { invocation_id, integration, action, risk_level, mode_reason, params, .. } =
+            waiting;
+        let params = shortened(&clean(&params.to_string()), MAX_ARGUMENTS_CHARS);
+        let why = mode_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let what = clean(&format!("{integration} {action}{why}"));
+        self.line(&format!("{YELLOW}approval wanted ({risk_level}): {what}{YELLOW:#} {params}"));
+        self.dim(&format!("  `proliferate approvals approve {invocation_id}`, or `deny`"));
+    }
+
+    fn question(&mut self, question: &OpenQuestion) {
+        for item in &question.questions {
+            self.line(&format!("{YELLOW}? {}{YELLOW:#}", clean(item.question.trim_end())));
+            for (index, option) in item.options.iter().enumerate() {
+                let separator = if option.description.is_empty() { "" } else { ": " };
+                self.line(&format!(
+                    "  {}. {}{separator}{}",
+                    index + 1,
+                    one_line(&option.label),
+                    one_line(&option.description)
+                ));
+            }
+        }
+        self.dim(&format!("  `proliferate questions answer {} TEXT`", question.question_id));
     }
 
     fn dim(&mut self, text: &str) {

@@ -22,6 +22,13 @@ chunk = 4
 delta_delay_ms = 150
 
 [[rule]]
+when = "ask me"
+[[rule.step]]
+tool = [{ name = "question", input = { questions = [{ question = "Which colour?", header = "Colour", options = [{ label = "Red", description = "Like a rose" }, { label = "Blue", description = "Like the sea" }] }] } }]
+[[rule.step]]
+text = "It heard: {tool_result}"
+
+[[rule]]
 [[rule.step]]
 text = "A plain answer."
 "#;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::deadline::wait_for_end;
+use crate::deadline::{until, wait_for_end};
 use crate::harness::{Machine, Server};
 use crate::session::scripted;
 
@@ -297,5 +297,31 @@ fn a_prompt_is_edited_pasted_and_remembered() {
     assert_eq!(prompts, ["one\ntwo three", "one\ntwo three"]);
     let history = machine.file(".local/state/proliferate/history");
     assert_eq!(history.metadata().unwrap().permissions().mode() & 0o077, 0, "others can read it");
+    machine.json(&["session", "rm", &id]);
+}
+
+#[test]
+fn a_typed_line_answers_a_question_and_ctrl_d_leaves_a_working_agent() {
+    let (machine, _server) = scripted();
+    let id = machine.json(&["session", "new"])["id"].as_str().unwrap().to_owned();
+    let mut typing = Typing::start(&machine, &["session", "attach", &id]);
+    typing.until("\u{1b}[?2004h");
+    typing.press("please ask me\r");
+    typing.until("Which colour?");
+    typing.until("2. Blue: Like the sea");
+    typing.until("\u{1b}[?2004h");
+    typing.press("2\r");
+    typing.until("It heard:");
+    typing.until("\u{1b}[?2004h");
+    typing.press("count slowly\r");
+    typing.until("one two");
+    typing.end();
+    until("the turn to end without us", || {
+        let shown = machine.run(&["session", "show", &id]).out;
+        assert!(!shown.contains("(interrupted)") && !shown.contains("cancelled"), "{shown}");
+        shown.contains("fifteen")
+    });
+    let shown = machine.run(&["session", "show", &id]).out;
+    assert!(shown.contains("Blue"), "{shown}");
     machine.json(&["session", "rm", &id]);
 }
