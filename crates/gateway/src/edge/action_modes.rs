@@ -70,10 +70,15 @@ pub(super) fn parse_key(key: &str) -> Result<ModeKey, ApiError> {
 pub(super) async fn check_key(app: &AppState, org: OrgId, key: &ModeKey) -> Result<Option<String>, ApiError> {
     let policy = app.gate.policy();
     let checked = ActionKeys::new(&app.store, Some(&policy)).asking(&app.connectors).check(org, key).await;
-    checked.map_err(|error| match error {
-        ActionKeyError::Unknown(problem) => ApiError::bad_request(format!("key: {problem}")),
+    checked.map_err(|error| unknown_key("key", error))
+}
+
+/// The answer to a request whose field names no action.
+pub(super) fn unknown_key(field: &str, error: ActionKeyError) -> ApiError {
+    match error {
+        ActionKeyError::Unknown(problem) => ApiError::bad_request(format!("{field}: {problem}")),
         ActionKeyError::Store(error) => error.into(),
-    })
+    }
 }
 
 /// A mode names only an invocation of the same action that a person has approved.

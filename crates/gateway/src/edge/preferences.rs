@@ -4,10 +4,12 @@ use axum::Json;
 use proto::http::{ActionPreference, ActionPreferenceList, ErrorBody, OkReply};
 use store::{Chooser, DisabledAction};
 
+use super::action_modes::{check_key, unknown_key};
 use super::administer::administer;
 use super::auth::User;
 use super::{ApiError, Body};
 use crate::app::AppState;
+use crate::sources::ActionKeys;
 use gate::Subject;
 
 /// Lists what the caller has disabled.
@@ -33,6 +35,13 @@ pub(super) async fn set(
     let key = policy::ModeKey::new(&source_id, action_id.as_deref().unwrap_or("*"));
     let key = key.ok().filter(|key| !key.as_str().chars().any(char::is_control));
     let key = key.ok_or_else(|| ApiError::bad_request("sourceId and actionId: use names of the catalog"))?;
+    // What is enabled again may be gone. What is disabled must exist: a mistyped name would disable nothing.
+    if !enabled && action_id.is_some() {
+        check_key(&app, user.org, &key).await?;
+    } else if !enabled {
+        let known = ActionKeys::new(&app.store, None).check_source(user.org, &key).await;
+        known.map_err(|error| unknown_key("sourceId", error))?;
+    }
     let details = format!("{} {}", key.as_str(), if enabled { "enabled" } else { "disabled" });
     let store = administer(&app, &user, Subject::Preference, "set", details);
     let what = DisabledAction { source: source_id, action: action_id };

@@ -60,6 +60,22 @@ impl<'a> ActionKeys<'a> {
         }
     }
 
+    /// Refuses a source of actions that the organization cannot have.
+    pub(crate) async fn check_source(&self, org: OrgId, source: &ModeKey) -> Result<(), ActionKeyError> {
+        match source.parts().0 {
+            GIT_SOURCE | HTTP_TOOLS => Ok(()),
+            name if name == CONNECTOR.name => {
+                let (id, _) = id_and_action::<ConnectorId>(&CONNECTOR, source)?;
+                self.store.connector(org, id).await?.map(|_| ()).ok_or_else(|| absent(&CONNECTOR, &id))
+            }
+            name if name == DATABASE.name => {
+                let (id, _) = id_and_action::<DatabaseId>(&DATABASE, source)?;
+                self.store.database(org, id).await?.map(|_| ()).ok_or_else(|| absent(&DATABASE, &id))
+            }
+            name => find_vendor(name).map(|_| ()),
+        }
+    }
+
     async fn check_connector(&self, org: OrgId, key: &ModeKey) -> Result<Option<String>, ActionKeyError> {
         let (id, tool) = id_and_action::<ConnectorId>(&CONNECTOR, key)?;
         let found = self.store.connector(org, id).await?;
@@ -103,17 +119,20 @@ impl<'a> ActionKeys<'a> {
 }
 
 fn check_vendor(key: &ModeKey, source: &str) -> Result<Option<String>, ActionKeyError> {
-    let Some(provider) = providers::find(source) else {
+    let provider = find_vendor(source)?;
+    let keys: Vec<_> = provider.actions.iter().map(|action| format!("{source}:{}", action.name)).collect();
+    one_of(key, keys.iter().map(String::as_str))
+}
+
+fn find_vendor(source: &str) -> Result<&'static providers::Provider, ActionKeyError> {
+    providers::find(source).ok_or_else(|| {
         let vendors = providers::PROVIDERS.iter().map(|provider| provider.id);
         let sources: Vec<_> =
             vendors.chain([GIT_SOURCE, HTTP_TOOLS, CONNECTOR.name, DATABASE.name]).collect();
         let sources = sources.join(", ");
-        return Err(ActionKeyError::Unknown(format!(
-            "there is no source of actions {source:?}: the sources are {sources}"
-        )));
-    };
-    let keys: Vec<_> = provider.actions.iter().map(|action| format!("{source}:{}", action.name)).collect();
-    one_of(key, keys.iter().map(String::as_str))
+        let sources = format!("there is no source of actions {source:?}: the sources are {sources}");
+        ActionKeyError::Unknown(sources)
+    })
 }
 
 fn unchecked(key: &ModeKey, why: &str) -> String {

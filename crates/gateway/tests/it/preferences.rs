@@ -2,7 +2,7 @@
 
 use proto::{Role, SessionId, SessionType};
 use serde_json::{Value, json};
-use store::NewSession;
+use store::{DisabledAction, NewSession};
 
 use crate::actions::{agent, get, invoke, worlds};
 use crate::mcp::{call, decide, mcp_key, message, names, request, text, tool_of};
@@ -114,13 +114,13 @@ async fn a_disabled_action_is_refused_at_every_entry_and_at_its_approval() {
 #[tokio::test]
 async fn preferences_are_ones_own_and_bounded() {
     for world in worlds().await {
-        assert_eq!(prefer(&world, Role::Member, "connector:x:y", None, false).await, 200);
+        assert_eq!(prefer(&world, Role::Member, "github", None, false).await, 200);
         assert_eq!(prefer(&world, Role::Member, "linear", Some("create_issue"), false).await, 200);
         let (_, body) = get(&world, world.team.token(Role::Member), "/v1/preferences").await;
         assert_eq!(
             body["preferences"],
             json!([
-                {"sourceId": "connector:x:y", "actionId": null, "enabled": false},
+                {"sourceId": "github", "actionId": null, "enabled": false},
                 {"sourceId": "linear", "actionId": "create_issue", "enabled": false},
             ])
         );
@@ -136,13 +136,38 @@ async fn preferences_are_ones_own_and_bounded() {
                 "{source:?} {action:?}"
             );
         }
+        // What was disabled once and is gone now still counts, and can be enabled.
+        let (app, owner) = (&world.gateway.app, (world.team.org, world.team.id(Role::Member)));
         for number in 0..498 {
-            assert_eq!(prefer(&world, Role::Member, &format!("s{number}"), None, false).await, 200);
+            let gone = DisabledAction { source: format!("s{number}"), action: None };
+            app.store.set_action_enabled(owner, gone, false, app.clock.now()).await.unwrap();
         }
-        assert_eq!(prefer(&world, Role::Member, "one-too-many", None, false).await, 409);
-        assert_eq!(prefer(&world, Role::Member, "s0", None, false).await, 200, "again");
+        assert_eq!(prefer(&world, Role::Member, "sentry", None, false).await, 409, "one too many");
+        assert_eq!(prefer(&world, Role::Member, "github", None, false).await, 200, "again");
         assert_eq!(prefer(&world, Role::Member, "s0", None, true).await, 200);
-        assert_eq!(prefer(&world, Role::Member, "one-too-many", None, false).await, 200);
+        assert_eq!(prefer(&world, Role::Member, "sentry", None, false).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn nobody_disables_what_does_not_exist() {
+    for world in worlds().await {
+        let connector = format!("connector:{}", some_uuid());
+        let unknown = [
+            ("nosuch", None),
+            ("docs", Some("search")),
+            ("connector:docs", None),
+            (connector.as_str(), None),
+            ("db:orders", None),
+            ("tools", Some("effect.raed")),
+            ("linear", Some("create_isue")),
+        ];
+        for (source, action) in unknown {
+            let refused = prefer(&world, Role::Member, source, action, false).await;
+            assert_eq!(refused, 400, "{source} {action:?}");
+        }
+        let (_, body) = get(&world, world.team.token(Role::Member), "/v1/preferences").await;
+        assert_eq!(body, json!({"preferences": []}));
     }
 }
 
