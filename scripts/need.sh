@@ -52,7 +52,7 @@ if [ "$(.tools/node_modules/.bin/opencode --version 2>/dev/null || true)" != "$O
   npm install --prefix .tools --no-save --no-package-lock --no-audit --no-fund --silent "opencode-ai@$OPENCODE_VERSION"
 fi
 # Chromium is hundreds of megabytes and agents work without it, so only tests install it. npm removes packages that an
-# install does not name, so this one has a folder of its own.
+# install does not name, so this one has a directory of its own.
 if ! have chromium; then
   say "agents will have no browser: apt-get install chromium, and run this again, gives them one"
 elif [ "$(.tools/browser/node_modules/.bin/playwright-mcp --version 2>/dev/null | grep -o '[0-9.]*$' || true)" != "$PLAYWRIGHT_MCP_VERSION" ]; then
@@ -61,7 +61,7 @@ elif [ "$(.tools/browser/node_modules/.bin/playwright-mcp --version 2>/dev/null 
 fi
 
 # The reference server, the conformance suite, the client of the official SDK and the inspector of the Model Context
-# Protocol. The suite needs Node 22, so all of it has a folder of its own, which is not on the PATH.
+# Protocol. The suite needs Node 22, so all of it has a directory of its own, which is not on the PATH.
 if [ "${1:-}" = test ]; then
   mcp=(@modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/conformance@0.2.0-alpha.10 node@22.23.3
     @modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector@2.12.0)

@@ -1,4 +1,4 @@
-# A private PostgreSQL: own folder, free port, loopback only. To be sourced; no server that is already there is touched.
+# A private PostgreSQL: own directory, free port, loopback only. To be sourced; no server that is already there is touched.
 #   start_postgres DIR on|off   fsync on or off; sets pg_port. DIR and all above it must be open to everybody
 #                               the same in two steps, between which $DIR/data can be configured:
 #   init_postgres DIR

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a private PostgreSQL (own folder, free port, loopback only), runs a command, and stops the server again.
+# Starts a private PostgreSQL (own directory, free port, loopback only), runs a command, and stops the server again.
 # Other servers on this machine stay untouched. The command finds the server in TEST_DATABASE_URL.
 #   scripts/with-services.sh COMMAND…
 set -euo pipefail

@@ -31,6 +31,6 @@ pub use history::{History, HistoryMessage, Page, PendingRequest};
 pub use kind::AgentType;
 pub use prompt_id::{prompt_id, random_part};
 pub use secret_finder::SecretFinder;
-pub use setup::{Browser, ChatModel, Entry, Launch, Program, Setup, TOOL_FOLDER, Urls};
+pub use setup::{Browser, ChatModel, Entry, Launch, Program, Setup, TOOL_DIRECTORY, Urls};
 pub use tool::Tool;
 pub use translator::{Effect, Output, Translator};

@@ -3,9 +3,9 @@
 
 use crate::Tool;
 
-/// The folder of tool files, in our own folder. The gateway removes it before it writes an agent's files, because the
+/// The directory of tool files, in our own directory. The gateway removes it before it writes an agent's files, because the
 /// mode may have lost a tool since the last start.
-pub const TOOL_FOLDER: &str = "tool";
+pub const TOOL_DIRECTORY: &str = "tool";
 
 /// Everything that an agent's files and launch command depend on.
 #[derive(Clone, Copy)]
@@ -13,7 +13,7 @@ pub struct Setup<'a> {
     /// The agent's home directory inside the sandbox.
     pub home: &'a str,
     /// Our own directory inside the sandbox, outside the user's repository.
-    pub folder: &'a str,
+    pub directory: &'a str,
     /// The agent's working directory.
     pub workspace: &'a str,
     pub urls: Urls<'a>,
@@ -56,7 +56,7 @@ pub struct ChatModel {
 pub struct Browser {
     /// The module that is the server.
     pub server: String,
-    /// The folder in which Node finds the packages that the server requires.
+    /// The directory in which Node finds the packages that the server requires.
     pub packages: String,
     /// Chromium.
     pub program: String,

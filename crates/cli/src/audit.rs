@@ -15,7 +15,7 @@ use crate::args::AuditCommand;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The file names inside an export folder.
+/// The file names inside an export directory.
 const LEDGER_FILE: &str = "ledger.jsonl";
 const CHECKPOINTS_FILE: &str = "checkpoints.txt";
 const KEY_FILE: &str = "audit.pub";

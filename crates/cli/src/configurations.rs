@@ -91,11 +91,15 @@ async fn show(context: &Context, client: &Client, one: &ConfigurationEntry) -> R
         vec![place.workspace_path.clone(), name]
     };
     line("");
-    context.out.list(Vec::new(), &["FOLDER", "REPOSITORY"], &one.repos.iter().map(row).collect::<Vec<_>>());
+    context.out.list(
+        Vec::new(),
+        &["DIRECTORY", "REPOSITORY"],
+        &one.repos.iter().map(row).collect::<Vec<_>>(),
+    );
     Ok(())
 }
 
-/// Finds the repositories of `REPO` or `REPO=FOLDER` and where they are placed.
+/// Finds the repositories of `REPO` or `REPO=DIRECTORY` and where they are placed.
 async fn places(client: &Client, wanted: &[String]) -> Result<Vec<RepoPlace>, Failure> {
     if wanted.is_empty() {
         return Ok(Vec::new());
@@ -107,15 +111,15 @@ async fn places(client: &Client, wanted: &[String]) -> Result<Vec<RepoPlace>, Fa
         .collect();
     let mut places = Vec::new();
     for text in wanted {
-        let (named, folder) = match repos::split_folder(text) {
-            Some((named, folder)) => (named, Some(folder)),
+        let (named, directory) = match repos::split_directory(text) {
+            Some((named, directory)) => (named, Some(directory)),
             None => (text.as_str(), None),
         };
         let repo_id = pick(lookup::REPO, named, &candidates)?;
         let name =
             || all.iter().find(|repo| repo.id == repo_id).map(|repo| repo.name.clone()).unwrap_or_default();
-        let workspace_path = match folder {
-            Some(folder) => folder.to_owned(),
+        let workspace_path = match directory {
+            Some(directory) => directory.to_owned(),
             None if wanted.len() == 1 => ".".to_owned(),
             None => name(),
         };

@@ -163,12 +163,12 @@ pub(crate) fn quote_for_shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// The folder where `make up` installs the agent, relative to the binary it built, so that `PATH` need not be changed.
+/// The directory where `make up` installs the agent, relative to the binary it built, so that `PATH` need not be changed.
 fn tools_of_this_build() -> Vec<PathBuf> {
     let program = std::env::current_exe().unwrap_or_default();
     let root = program.ancestors().nth(3).unwrap_or(&program);
-    let folders = [".tools/node_modules/.bin", ".tools/browser/node_modules/.bin"];
-    folders.iter().map(|folder| root.join(folder)).filter(|folder| folder.is_dir()).collect()
+    let directories = [".tools/node_modules/.bin", ".tools/browser/node_modules/.bin"];
+    directories.iter().map(|directory| root.join(directory)).filter(|directory| directory.is_dir()).collect()
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ enum ServicesCommand {
         /// The command, for a shell
         #[arg(long)]
         command: String,
-        /// The folder in the workspace to start it in
+        /// The directory in the workspace to start it in
         #[arg(long)]
         cwd: Option<String>,
     },

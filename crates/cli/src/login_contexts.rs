@@ -150,8 +150,8 @@ fn read(file: &Path) -> io::Result<String> {
 /// `$XDG_CONFIG_HOME/proliferate/contexts.json`.
 fn path() -> Option<PathBuf> {
     let environment = config::environment();
-    let folder = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
+    let directory = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let config = directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))?;
     Some(config.join("proliferate/contexts.json"))
 }
 

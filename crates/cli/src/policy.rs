@@ -89,7 +89,7 @@ fn diff(context: &Context, dirs: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads the policy from a folder, or the built-in one.
+/// Loads the policy from a directory, or the built-in one.
 fn load(dir: Option<&Path>) -> Result<Policy, Failure> {
     read_policy(dir).map_err(|error| match (error, dir) {
         (RulesError::Wrong { first, .. }, Some(dir)) => {
@@ -110,7 +110,7 @@ pub(crate) async fn other_policy_in_force(store: &Store, policy: &Policy) -> Opt
     (!same).then(|| format!("lanes@{lanes} roles@{roles}"))
 }
 
-/// Describes a policy that cannot be loaded without naming the setting: the folder may come from the command line.
+/// Describes a policy that cannot be loaded without naming the setting: the directory may come from the command line.
 pub(crate) fn invalid_policy(error: RulesError) -> Failure {
     match error {
         RulesError::Unreadable { path, source } => {

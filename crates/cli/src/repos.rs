@@ -48,21 +48,21 @@ pub(crate) async fn candidates(client: &Client) -> Result<Vec<Candidate<RepoId>>
     Ok(repos.map(|repo| Candidate::new(repo.id, [repo.name].into_iter().chain(repo.url))).collect())
 }
 
-/// The address of a repository: as given, or the `file` address of a folder.
+/// The address of a repository: as given, or the `file` address of a directory.
 pub(crate) fn repo_url(text: &str) -> Result<String, Failure> {
     if text.contains("://") {
         return Ok(text.to_owned());
     }
-    let folder = Path::new(text).canonicalize();
-    let url = folder.ok().and_then(|folder| Url::from_file_path(folder).ok());
+    let directory = Path::new(text).canonicalize();
+    let url = directory.ok().and_then(|directory| Url::from_file_path(directory).ok());
     let wrong =
-        || Failure::usage(format!("{text:?} is neither https://host/path nor a folder of this machine"));
+        || Failure::usage(format!("{text:?} is neither https://host/path nor a directory of this machine"));
     url.map(|url| url.to_string()).ok_or_else(wrong)
 }
 
-/// Splits `REPO=FOLDER`. An address may have a `=` in its query, so only what follows the last one can be a folder.
-pub(crate) fn split_folder(text: &str) -> Option<(&str, &str)> {
-    text.rsplit_once('=').filter(|(_, folder)| !folder.is_empty() && !folder.contains('/'))
+/// Splits `REPO=DIRECTORY`. An address may have a `=` in its query, so only what follows the last one can be a directory.
+pub(crate) fn split_directory(text: &str) -> Option<(&str, &str)> {
+    text.rsplit_once('=').filter(|(_, directory)| !directory.is_empty() && !directory.contains('/'))
 }
 
 fn row(repo: &RepoEntry) -> Vec<String> {

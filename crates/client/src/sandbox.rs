@@ -33,7 +33,7 @@ impl Client {
         Ok(ExecOutput { answer: open(request).await?, buffered: BytesMut::new() })
     }
 
-    /// Lists a folder in the sandbox, or shows one file.
+    /// Lists a directory in the sandbox, or shows one file.
     pub async fn list_files(&self, session: SessionId, path: &str) -> Result<FileListing, Error> {
         let mut url = self.url(&["proliferate", &session.to_string(), "files"]);
         append_query(&mut url, &FileQuery { path: path.to_owned(), mode: None });

@@ -1,4 +1,4 @@
-//! Queries on SQLite files. The file is opened for reading, below a folder that the operator has chosen; an authorizer
+//! Queries on SQLite files. The file is opened for reading, below a directory that the operator has chosen; an authorizer
 //! refuses whatever is not a query, before it is compiled. Sorting happens in memory, which is limited, and never in files.
 
 mod functions;
@@ -46,13 +46,13 @@ const PRAGMAS: [&str; 6] =
 const REFUSED_FUNCTIONS: [&str; 7] =
     ["load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "json_patch", "jsonb_patch"];
 
-/// A file below a folder that the operator has chosen.
+/// A file below a directory that the operator has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseFile {
-    pub folder: PathBuf,
-    /// Relative to the folder.
+    pub directory: PathBuf,
+    /// Relative to the directory.
     pub file: PathBuf,
-    /// A folder whose files are never opened, wherever links lead.
+    /// A directory whose files are never opened, wherever links lead.
     pub never: PathBuf,
 }
 
@@ -103,16 +103,16 @@ impl Drop for Cancel {
     }
 }
 
-/// Opens the file at the path if it is below the folder. A path that is changed in the meantime leads to no other file.
+/// Opens the file at the path if it is below the directory. A path that is changed in the meantime leads to no other file.
 fn open(file: &DatabaseFile) -> Result<Connection, Problem> {
     let missing = |_| Problem::File("the file of this database does not exist, or cannot be read");
     if !is_relative(&file.file) {
         return Err(Problem::File("the file of a database is a relative path without `..`"));
     }
-    let folder = file.folder.canonicalize().map_err(missing)?;
-    let path = folder.join(&file.file).canonicalize().map_err(missing)?;
-    if !path.starts_with(&folder) {
-        return Err(Problem::File("the file of this database is a link that leads out of its folder"));
+    let directory = file.directory.canonicalize().map_err(missing)?;
+    let path = directory.join(&file.file).canonicalize().map_err(missing)?;
+    if !path.starts_with(&directory) {
+        return Err(Problem::File("the file of this database is a link that leads out of its directory"));
     }
     if file.never.canonicalize().is_ok_and(|never| path.starts_with(never)) {
         return Err(Problem::File("the file of this database belongs to the gateway"));
@@ -131,7 +131,7 @@ fn open(file: &DatabaseFile) -> Result<Connection, Problem> {
     })
 }
 
-/// Whether a path is relative and has no `..`, so that it stays inside the folder that it is joined to.
+/// Whether a path is relative and has no `..`, so that it stays inside the directory that it is joined to.
 pub fn is_relative(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }

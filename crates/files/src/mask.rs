@@ -1,4 +1,4 @@
-//! Overwrites texts in the files of a folder that somebody hostile has written, such as the copied history of an agent: in
+//! Overwrites texts in the files of a directory that somebody hostile has written, such as the copied history of an agent: in
 //! place and with as many bytes, so nothing has to understand the files.
 
 mod sqlite;
@@ -24,11 +24,11 @@ const MAX_OVERWRITTEN: u64 = 1_000_000;
 const WINDOW: usize = 1 << 20;
 const OVERLAP: usize = 256 << 10;
 
-/// Overwrites what `find` finds in the files below `top/folder`, and returns how many files were removed instead. Follows
-/// no symlink. Nobody else may be able to change the folder.
-pub fn mask(top: &Path, folder: &Path, find: &Find<'_>) -> io::Result<u64> {
+/// Overwrites what `find` finds in the files below `top/directory`, and returns how many files were removed instead. Follows
+/// no symlink. Nobody else may be able to change the directory.
+pub fn mask(top: &Path, directory: &Path, find: &Find<'_>) -> io::Result<u64> {
     let mut path = top.to_owned();
-    for part in folder {
+    for part in directory {
         path.push(part);
         match fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => allow(&path, &found, 0o700)?,
@@ -39,7 +39,7 @@ pub fn mask(top: &Path, folder: &Path, find: &Find<'_>) -> io::Result<u64> {
     }
     let texts = Texts { find, left: Cell::new(MAX_OVERWRITTEN) };
     let mut mask = Mask { texts, left: MAX_BYTES, removed: 0 };
-    mask.folder(&path)?;
+    mask.directory(&path)?;
     Ok(mask.removed)
 }
 
@@ -58,7 +58,7 @@ struct Texts<'a> {
 }
 
 impl Mask<'_> {
-    fn folder(&mut self, path: &Path) -> io::Result<()> {
+    fn directory(&mut self, path: &Path) -> io::Result<()> {
         let entries = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
         let mut entries: Vec<PathBuf> = entries.collect::<io::Result<_>>()?;
         // A database comes before its write-ahead log, which it includes.
@@ -70,7 +70,7 @@ impl Mask<'_> {
             };
             if found.is_dir() {
                 allow(&entry, &found, 0o700)?;
-                self.folder(&entry)?;
+                self.directory(&entry)?;
             } else if found.is_file() {
                 allow(&entry, &found, 0o600)?;
                 self.file(&entry, found.len())?;

@@ -12,7 +12,7 @@ pub fn make(file: &Path, content: &[u8]) -> io::Result<()> {
     fs::remove_file(&part)?;
     match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => sync_folder_of(file),
+        _ => sync_directory_of(file),
     }
 }
 
@@ -23,7 +23,7 @@ pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
 
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
-    sync_folder_of(to)
+    sync_directory_of(to)
 }
 
 /// Whether only its owner can read or write the file. A copy or a restored backup may have other permissions.
@@ -42,10 +42,10 @@ fn write_part(file: &Path, content: &[u8]) -> io::Result<PathBuf> {
     Ok(part)
 }
 
-/// Fsyncs the folder of a file, which makes the file's name durable. Without this, a power cut may bring the old file
+/// Fsyncs the directory of a file, which makes the file's name durable. Without this, a power cut may bring the old file
 /// back, and what was encrypted or signed with the new one is lost.
-fn sync_folder_of(file: &Path) -> io::Result<()> {
-    File::open(file.parent().unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+fn sync_directory_of(file: &Path) -> io::Result<()> {
+    File::open(file.parent().unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
 }
 
 #[cfg(test)]
@@ -54,19 +54,19 @@ mod tests {
 
     #[test]
     fn make_keeps_the_first_secret_and_replace_leaves_no_other_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.key");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.key");
         make(&file, b"first").unwrap();
         make(&file, b"second").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"first");
         replace(&file, b"third").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"third");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part of a file was left behind");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a part of a file was left behind");
         assert!(is_private(&file).unwrap());
         for mode in [0o640, 0o604, 0o601] {
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
             assert!(!is_private(&file).unwrap(), "{mode:o}");
         }
-        assert!(make(&folder.path().join("absent/a.key"), b"x").is_err());
+        assert!(make(&directory.path().join("absent/a.key"), b"x").is_err());
     }
 }

@@ -29,11 +29,11 @@ pub(super) struct Checkpoints {
     store: Store,
     clock: Clock,
     file: PathBuf,
-    /// Runs file operations with a time limit, because the checkpoint folder or the key may be on a mount that hangs.
+    /// Runs file operations with a time limit, because the checkpoint directory or the key may be on a mount that hangs.
     files: FileWork,
     /// Whether the last write failed or hung.
     failing: AtomicBool,
-    /// Whether the folder is unreachable.
+    /// Whether the directory is unreachable.
     unreachable: AtomicBool,
     /// The tree, and the size of the last checkpoint.
     tree: Mutex<(Tree, u64)>,
@@ -56,7 +56,7 @@ pub enum SigningKeyError {
     #[error("AUDIT_SIGNING_KEY: {} is no key: 64 hexadecimal digits are needed", path.display())]
     Damaged { path: PathBuf },
     #[error("AUDIT_CHECKPOINT_DIR: cannot make {}: {source}", path.display())]
-    Folder { path: PathBuf, source: io::Error },
+    Directory { path: PathBuf, source: io::Error },
 }
 
 impl Checkpoints {
@@ -75,7 +75,7 @@ impl Checkpoints {
         let path = settings.checkpoint_dir.clone();
         let opened = settings.clone();
         let prepared = files.run(move || prepare(&opened)).await;
-        prepared.map_err(|source| SigningKeyError::Folder { path, source })??;
+        prepared.map_err(|source| SigningKeyError::Directory { path, source })??;
         Ok(Self::with_seed(settings, store, clock, &seed))
     }
 
@@ -104,7 +104,7 @@ impl Checkpoints {
         Ok(size.saturating_sub(self.tree.lock().await.1))
     }
 
-    /// Checks whether the folder is reachable.
+    /// Checks whether the directory is reachable.
     pub(super) async fn probe(&self) {
         let file = self.file.clone();
         let found = self.files.run(move || file.parent().map(fs::metadata).transpose()).await;
@@ -115,7 +115,7 @@ impl Checkpoints {
         self.unreachable.store(found.is_err(), Ordering::Release);
     }
 
-    /// Whether the folder is reachable and the last checkpoint was written to it.
+    /// Whether the directory is reachable and the last checkpoint was written to it.
     pub(super) fn is_writable(&self) -> bool {
         !self.failing.load(Ordering::Acquire) && !self.unreachable.load(Ordering::Acquire)
     }
@@ -212,7 +212,7 @@ pub async fn sign_ledger(
     }
     let newest = store.checkpoints().await?.last().map(|last| u64::try_from(last.size).unwrap_or_default());
     if newest < Some(store.ledger_size().await?) {
-        make_folder(settings)?;
+        make_directory(settings)?;
         Checkpoints::with_seed(settings, store, clock, &read_seed(&path)?).write().await?;
     }
     Ok(true)
@@ -245,16 +245,16 @@ fn checkpoint_file(settings: &GateSettings) -> PathBuf {
     settings.checkpoint_dir.join("checkpoints.txt")
 }
 
-fn make_folder(settings: &GateSettings) -> Result<(), SigningKeyError> {
+fn make_directory(settings: &GateSettings) -> Result<(), SigningKeyError> {
     let path = settings.checkpoint_dir.clone();
-    fs::create_dir_all(&path).map_err(|source| SigningKeyError::Folder { path, source })
+    fs::create_dir_all(&path).map_err(|source| SigningKeyError::Directory { path, source })
 }
 
-/// Creates the folder, and repairs the file that the last gateway left in it, so that checkpoints can be appended.
+/// Creates the directory, and repairs the file that the last gateway left in it, so that checkpoints can be appended.
 fn prepare(settings: &GateSettings) -> Result<(), SigningKeyError> {
-    make_folder(settings)?;
+    make_directory(settings)?;
     let path = checkpoint_file(settings);
-    remove_partial_checkpoint(&path).map_err(|source| SigningKeyError::Folder { path, source })
+    remove_partial_checkpoint(&path).map_err(|source| SigningKeyError::Directory { path, source })
 }
 
 /// Removes a partial checkpoint that a power cut left at the end of the file. It was never announced, and anything
@@ -351,8 +351,8 @@ mod tests {
 
     #[test]
     fn a_partial_checkpoint_is_removed_after_a_power_cut_and_others_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("checkpoints.txt");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("checkpoints.txt");
         remove_partial_checkpoint(&file).unwrap();
         let checkpoint = format!("{}\n", Checkpoint::sign(&signing_key(&[7; 32]), &Tree::default()));
         let whole = checkpoint.repeat(2);
@@ -374,12 +374,12 @@ mod tests {
 
     #[test]
     fn a_key_is_generated_once_and_readable_by_its_owner_only() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("audit.key");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("audit.key");
         let first = read_or_make(&file, &Rng::system()).unwrap();
         assert_eq!(read_or_make(&file, &Rng::system()).unwrap(), first);
         assert_eq!(signing_key(&first).public().name(), SIGNER_NAME);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part of a file was left behind");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a part of a file was left behind");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         let error = read_or_make(&file, &Rng::system()).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");

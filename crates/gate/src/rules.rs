@@ -1,4 +1,4 @@
-//! The policy in force: the built-in one, or the files of a folder, which are read again when they change.
+//! The policy in force: the built-in one, or the files of a directory, which are read again when they change.
 
 use std::fs;
 use std::io;
@@ -16,12 +16,12 @@ const TOOLS_FILE: &str = "tools.yaml";
 /// The maximum size of a policy file. People write and read a policy, so a larger file is something else.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The policy, and the folder that it is loaded from.
+/// The policy, and the directory that it is loaded from.
 pub(super) struct Rules {
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     policy: RwLock<Arc<Policy>>,
     files: FileWork,
-    /// Whether the last attempt to read the folder failed or hung.
+    /// Whether the last attempt to read the directory failed or hung.
     unreadable: AtomicBool,
 }
 
@@ -35,11 +35,11 @@ pub enum RulesError {
 }
 
 impl Rules {
-    pub(super) async fn load(folder: Option<&Path>) -> Result<Self, RulesError> {
+    pub(super) async fn load(directory: Option<&Path>) -> Result<Self, RulesError> {
         let files = FileWork::default();
-        let policy = read_in_time(&files, folder).await?;
+        let policy = read_in_time(&files, directory).await?;
         Ok(Self {
-            folder: folder.map(Path::to_owned),
+            directory: directory.map(Path::to_owned),
             policy: RwLock::new(Arc::new(policy)),
             files,
             unreadable: AtomicBool::new(false),
@@ -50,16 +50,16 @@ impl Rules {
         self.policy.read().clone()
     }
 
-    /// Whether the folder could be read the last time. A folder with an invalid policy counts as readable.
+    /// Whether the directory could be read the last time. A directory with an invalid policy counts as readable.
     pub(super) fn is_readable(&self) -> bool {
         !self.unreadable.load(Ordering::Acquire)
     }
 
-    /// Reads the folder again. `Some` if it has a different policy than the one in force, which this does not
+    /// Reads the directory again. `Some` if it has a different policy than the one in force, which this does not
     /// replace yet.
     pub(super) async fn candidate(&self) -> Result<Option<Policy>, RulesError> {
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let read = read_in_time(&self.files, Some(folder)).await;
+        let Some(directory) = &self.directory else { return Ok(None) };
+        let read = read_in_time(&self.files, Some(directory)).await;
         self.unreadable.store(matches!(read, Err(RulesError::Unreadable { .. })), Ordering::Release);
         let candidate = read?;
         Ok((candidate.pins() != self.policy().pins()).then_some(candidate))
@@ -70,23 +70,24 @@ impl Rules {
     }
 }
 
-/// Like [`read_policy`], with a time limit for a folder that may hang.
-async fn read_in_time(files: &FileWork, folder: Option<&Path>) -> Result<Policy, RulesError> {
-    let Some(folder) = folder.map(Path::to_owned) else { return read_policy(None) };
-    let path = folder.clone();
-    let read = files.run(move || read_policy(Some(&folder))).await;
+/// Like [`read_policy`], with a time limit for a directory that may hang.
+async fn read_in_time(files: &FileWork, directory: Option<&Path>) -> Result<Policy, RulesError> {
+    let Some(directory) = directory.map(Path::to_owned) else { return read_policy(None) };
+    let path = directory.clone();
+    let read = files.run(move || read_policy(Some(&directory))).await;
     read.map_err(|source| RulesError::Unreadable { path, source })?
 }
 
-/// Reads the policy of a folder, or the built-in one.
-pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
-    let read = |name: &str| match folder {
+/// Reads the policy of a directory, or the built-in one.
+pub fn read_policy(directory: Option<&Path>) -> Result<Policy, RulesError> {
+    let read = |name: &str| match directory {
         None => Ok(None),
-        Some(folder) => read_file(&folder.join(name)),
+        Some(directory) => read_file(&directory.join(name)),
     };
-    if let Some(folder) = folder {
-        // Single files may be missing, but a misspelled folder must not result in the built-in policy.
-        fs::read_dir(folder).map_err(|source| RulesError::Unreadable { path: folder.to_owned(), source })?;
+    if let Some(directory) = directory {
+        // Single files may be missing, but a misspelled directory must not result in the built-in policy.
+        fs::read_dir(directory)
+            .map_err(|source| RulesError::Unreadable { path: directory.to_owned(), source })?;
     }
     let (lanes, roles, tools) = (read(LANES_FILE)?, read(ROLES_FILE)?, read(TOOLS_FILE)?);
     let files = Files { lanes: lanes.as_deref(), roles: roles.as_deref(), tools: tools.as_deref() };

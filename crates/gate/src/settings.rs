@@ -5,11 +5,11 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct GateSettings {
-    /// The folder of the policy files. `None` for the built-in policy.
+    /// The directory of the policy files. `None` for the built-in policy.
     pub policy_dir: Option<PathBuf>,
     /// The key that signs checkpoints of the ledger.
     pub audit_key_file: PathBuf,
-    /// The folder in which checkpoints are written outside of the database.
+    /// The directory in which checkpoints are written outside of the database.
     pub checkpoint_dir: PathBuf,
     /// Whether the database has only one gateway at a time, so that every other instance in it is
     /// dead.

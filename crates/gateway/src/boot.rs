@@ -460,7 +460,7 @@ struct Storage {
 }
 
 impl Storage {
-    /// Opens the storage. PostgreSQL needs nothing from the data directory, so it is tried before a folder is created.
+    /// Opens the storage. PostgreSQL needs nothing from the data directory, so it is tried before a directory is created.
     /// SQLite is in the data directory, and reports which keys it needs before any are created.
     async fn open(config: &Config, clock: &Clock, rng: &Rng) -> Result<Self, StartError> {
         if let Database::Postgres(url) = &config.database {

@@ -48,7 +48,7 @@ pub struct Config {
     pub sandboxes: Sandboxes,
     /// The private addresses (`host:port`) that the gateway may connect to on behalf of callers.
     pub allowed_hosts: Vec<String>,
-    /// The folder with a folder for each organization, whose SQLite files agents may query.
+    /// The directory with a directory for each organization, whose SQLite files agents may query.
     pub database_files_dir: Option<PathBuf>,
     /// Addresses of vendors' APIs by the id of the provider, where they differ from the public ones.
     pub integration_urls: Vec<(String, Url)>,
@@ -57,7 +57,7 @@ pub struct Config {
     /// How long egress records are kept.
     pub egress_keep: TimeDelta,
     pub questions: QuestionTimes,
-    /// The folders below which local repositories may be given to sessions.
+    /// The directories below which local repositories may be given to sessions.
     pub local_roots: Vec<PathBuf>,
     /// GitHub, or a server with the same API.
     pub github_url: Url,
@@ -77,7 +77,7 @@ pub struct Config {
     pub model_prices: Prices,
     /// The budget of a session that has none of its own.
     pub session_budget_micros: Option<i64>,
-    /// The folder of the policy. If absent, the built-in policy applies.
+    /// The directory of the policy. If absent, the built-in policy applies.
     pub policy_dir: Option<PathBuf>,
     pub audit_signing_key: Option<PathBuf>,
     pub audit_checkpoint_dir: Option<PathBuf>,
@@ -220,7 +220,7 @@ impl Config {
         self.audit_signing_key.clone().unwrap_or_else(|| self.data_dir.join("audit.key"))
     }
 
-    /// The folder in which checkpoints are written outside of the database.
+    /// The directory in which checkpoints are written outside of the database.
     pub fn checkpoint_dir(&self) -> PathBuf {
         self.audit_checkpoint_dir.clone().unwrap_or_else(|| self.data_dir.join("checkpoints"))
     }
@@ -243,12 +243,12 @@ impl Config {
     }
 }
 
-/// The path of a program in the first of these folders that has it.
+/// The path of a program in the first of these directories that has it.
 pub fn find_program(search_path: &[PathBuf], name: &str) -> Option<PathBuf> {
     let executable = |file: &PathBuf| {
         file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
-    search_path.iter().map(|folder| folder.join(name)).find(executable)
+    search_path.iter().map(|directory| directory.join(name)).find(executable)
 }
 
 #[cfg(test)]

@@ -35,17 +35,17 @@ pub enum DataDirError {
 }
 
 impl DataDir {
-    /// Creates the folder if it does not exist, readable by its owner only.
+    /// Creates the directory if it does not exist, readable by its owner only.
     pub fn prepare(path: &Path) -> Result<(), DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
         if !path.is_dir() {
-            // The mode is set at creation. With a later chmod, others could open the folder in between.
+            // The mode is set at creation. With a later chmod, others could open the directory in between.
             DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         }
         Ok(())
     }
 
-    /// Locks the folder for serving until the value is dropped or the process ends, in whatever way.
+    /// Locks the directory for serving until the value is dropped or the process ends, in whatever way.
     pub fn hold(path: &Path) -> Result<Self, DataDirError> {
         Self::prepare(path)?;
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
@@ -64,7 +64,7 @@ impl DataDir {
     }
 }
 
-/// Takes the lock, unless a process serves the folder. Commands that ask who serves it hold a shared lock for a moment, so
+/// Takes the lock, unless a process serves the directory. Commands that ask who serves it hold a shared lock for a moment, so
 /// a lock that can be shared is not that of a server.
 fn take_lock(lock: &File, mut wait: impl FnMut()) -> io::Result<bool> {
     for _ in 0..MAX_LOCK_TRIES {
@@ -93,7 +93,7 @@ impl DataDir {
         }
     }
 
-    /// The address of the process that serves this folder now. The file of a killed process does not count: another
+    /// The address of the process that serves this directory now. The file of a killed process does not count: another
     /// program may listen there, and must not be sent a token. So the address is read only while somebody holds the lock;
     /// whoever takes the lock removes an earlier address first.
     pub fn address(path: &Path) -> Option<Url> {
@@ -101,7 +101,7 @@ impl DataDir {
     }
 }
 
-/// Whether a process holds the lock of this folder. A shared lock is refused exactly while somebody does, which the table
+/// Whether a process holds the lock of this directory. A shared lock is refused exactly while somebody does, which the table
 /// in `/proc/locks` cannot promise: it changes between two reads.
 fn is_served(path: &Path) -> bool {
     let Ok(lock) = File::open(path.join(LOCK_FILE)) else { return false };

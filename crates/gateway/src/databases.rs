@@ -37,7 +37,7 @@ pub struct Databases {
     vault: Vault,
     /// The private addresses that the operator has listed.
     allowed_hosts: Vec<String>,
-    /// The folder with a folder of SQLite files for each organization.
+    /// The directory with a directory of SQLite files for each organization.
     files: Option<PathBuf>,
     data_dir: PathBuf,
     slots: Arc<Pool>,
@@ -241,8 +241,8 @@ impl Databases {
             DatabaseTarget::Sqlite { file } => {
                 let files =
                     self.files.as_ref().ok_or(QueryError::Address("DATABASE_FILES_DIR is not set"))?;
-                let (folder, file) = (files.join(org.to_string()), PathBuf::from(file));
-                Ok(Connection::Sqlite(DatabaseFile { folder, file, never: self.data_dir.clone() }))
+                let (directory, file) = (files.join(org.to_string()), PathBuf::from(file));
+                Ok(Connection::Sqlite(DatabaseFile { directory, file, never: self.data_dir.clone() }))
             }
         }
     }

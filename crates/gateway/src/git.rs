@@ -63,7 +63,7 @@ pub(crate) struct GitSettings {
     /// `host:port` of forges with a private address or an unusual port.
     allowed_hosts: Vec<String>,
     github_url: Url,
-    /// Repositories in folders below these are served to sandboxes.
+    /// Repositories in directories below these are served to sandboxes.
     local_roots: Vec<PathBuf>,
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn object(outcome: &impl Serialize) -> JsonObject {
 }
 
 impl GitService {
-    /// The folder that a `file:` URL names, if the operator lets sessions read it.
-    pub(crate) fn local_folder(&self, url: &Url) -> Option<PathBuf> {
+    /// The directory that a `file:` URL names, if the operator lets sessions read it.
+    pub(crate) fn local_directory(&self, url: &Url) -> Option<PathBuf> {
         let allowed = |path: PathBuf| local_repo::allowed(&self.settings.local_roots, &path);
         url.to_file_path().ok().and_then(allowed)
     }

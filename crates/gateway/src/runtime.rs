@@ -47,7 +47,7 @@ pub(crate) use prepare::AGENT_SERVICE;
 pub(crate) use repositories::{Checkout, Repositories};
 pub(crate) use retire::{end_retired_sandboxes, end_sandboxes_of, retire_sandbox};
 pub use sandbox_handle::{ConnectedSandbox, RunningSandbox, SandboxHandle, SandboxRequest};
-pub(crate) use sandbox_handle::{GIT_CONFIG, GIT_IDENTITY, OWN_FOLDER};
+pub(crate) use sandbox_handle::{GIT_CONFIG, GIT_IDENTITY, OWN_DIRECTORY};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
 pub(crate) use service::Inward;
 pub use service::{Runtime, RuntimeSettings};

@@ -57,10 +57,10 @@ fn run() -> Outcome<()> {
 }
 
 async fn converse() -> Outcome<()> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let settings = BTreeMap::from([
         ("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-        ("PROLIFERATE_DATA_DIR".to_owned(), folder.path().join("data").to_string_lossy().into_owned()),
+        ("PROLIFERATE_DATA_DIR".to_owned(), directory.path().join("data").to_string_lossy().into_owned()),
         ("PROLIFERATE_LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
     ]);
     let config = Config::load(&settings, &[])?;

@@ -1,5 +1,5 @@
 //! Measures how fast an export is verified: `cargo run --release -p ledger --example verify_speed`. Given a
-//! folder, it writes the export there instead, so that `proliferate audit verify --export FOLDER` can be
+//! directory, it writes the export there instead, so that `proliferate audit verify --export DIRECTORY` can be
 //! timed.
 #![expect(clippy::print_stdout, reason = "printing the result is the purpose of this program")]
 
@@ -21,14 +21,14 @@ const BATCH: u64 = 10_000;
 /// Generates the export in batches, so that only verification is timed and memory use stays small.
 fn main() -> Result<(), Box<dyn Error>> {
     let key = SigningKey::from_seed("speed/ledger", &[1; 32])?;
-    if let Some(folder) = std::env::args_os().nth(1) {
-        let folder = Path::new(&folder);
-        fs::create_dir_all(folder)?;
-        let mut out = BufWriter::new(File::create(folder.join("ledger.jsonl"))?);
+    if let Some(directory) = std::env::args_os().nth(1) {
+        let directory = Path::new(&directory);
+        fs::create_dir_all(directory)?;
+        let mut out = BufWriter::new(File::create(directory.join("ledger.jsonl"))?);
         let (tree, _, _) = export(|line| Ok(writeln!(out, "{line}")?))?;
         out.flush()?;
-        fs::write(folder.join("checkpoints.txt"), Checkpoint::sign(&key, &tree).to_string())?;
-        return Ok(fs::write(folder.join("audit.pub"), key.public().to_string())?);
+        fs::write(directory.join("checkpoints.txt"), Checkpoint::sign(&key, &tree).to_string())?;
+        return Ok(fs::write(directory.join("audit.pub"), key.public().to_string())?);
     }
     let (tree, bytes, _) = export(|_| Ok(()))?;
     let mut verifier = Verifier::new(vec![Checkpoint::sign(&key, &tree)], Some(key.public().clone()));

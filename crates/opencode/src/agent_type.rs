@@ -27,15 +27,15 @@ impl AgentType for OpenCode {
         Files(setup).entries()
     }
 
-    fn model_list(&self, folder: &str, models: &[ChatModel]) -> Option<Entry> {
-        Some(files::model_list(folder, models))
+    fn model_list(&self, directory: &str, models: &[ChatModel]) -> Option<Entry> {
+        Some(files::model_list(directory, models))
     }
 
     fn launch(&self, setup: &Setup<'_>) -> Launch {
         Files(setup).launch()
     }
 
-    fn history_folder(&self) -> Option<&'static str> {
+    fn history_directory(&self) -> Option<&'static str> {
         Some(".local/share/opencode")
     }
 

@@ -4,7 +4,7 @@
 mod actions;
 mod browser;
 
-use agent::{ChatModel, Entry, Launch, Setup, TOOL_FOLDER, Tool};
+use agent::{ChatModel, Entry, Launch, Setup, TOOL_DIRECTORY, Tool};
 use serde_json::{Value, json};
 
 use crate::api::variant;
@@ -48,12 +48,16 @@ impl Files<'_> {
         let mut entries = Vec::new();
         // At the first request OpenCode installs packages into its directories unless they look installed
         // already; without network access that takes more than a minute.
-        for folder in [self.home_config(), self.0.folder.to_owned()] {
+        for directory in [self.home_config(), self.0.directory.to_owned()] {
             let plugin = json!({ "@opencode-ai/plugin": VERSION });
             let lock = json!({ "lockfileVersion": 3, "packages": { "": { "dependencies": plugin } } });
-            entries.push(plain_entry(&folder, "package.json", json!({ "dependencies": plugin }).to_string()));
-            entries.push(plain_entry(&folder, "package-lock.json", lock.to_string()));
-            entries.push(plain_entry(&folder, "node_modules/.keep", String::new()));
+            entries.push(plain_entry(
+                &directory,
+                "package.json",
+                json!({ "dependencies": plugin }).to_string(),
+            ));
+            entries.push(plain_entry(&directory, "package-lock.json", lock.to_string()));
+            entries.push(plain_entry(&directory, "node_modules/.keep", String::new()));
         }
         // Without this file OpenCode would write one itself.
         entries.push(plain_entry(&self.home_config(), "opencode.json", global_config().to_string()));
@@ -61,14 +65,14 @@ impl Files<'_> {
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("opencode.json", &self.session_config().to_string()));
-        entries.push(model_list(self.0.folder, self.0.chat_models));
+        entries.push(model_list(self.0.directory, self.0.chat_models));
         entries.push(self.entry("proliferate.mjs", PLUGIN_SOURCE));
         entries.push(self.entry("instructions.md", &self.all_instructions()));
         entries.extend(
             self.0
                 .tools
                 .iter()
-                .map(|tool| self.entry(&format!("{TOOL_FOLDER}/{}.js", tool.name), &tool_module(tool))),
+                .map(|tool| self.entry(&format!("{TOOL_DIRECTORY}/{}.js", tool.name), &tool_module(tool))),
         );
         entries
     }
@@ -78,9 +82,9 @@ impl Files<'_> {
         let mut environment = vec![
             ("HOME", self.0.home.to_owned()),
             ("OPENCODE_CONFIG_CONTENT", self.config().to_string()),
-            ("OPENCODE_CONFIG_DIR", self.0.folder.to_owned()),
-            ("OPENCODE_MODELS_PATH", format!("{}/models.json", self.0.folder)),
-            (SESSION_FILE, format!("{}/session.json", self.0.folder)),
+            ("OPENCODE_CONFIG_DIR", self.0.directory.to_owned()),
+            ("OPENCODE_MODELS_PATH", format!("{}/models.json", self.0.directory)),
+            (SESSION_FILE, format!("{}/session.json", self.0.directory)),
         ];
         let off = [
             "OPENCODE_DISABLE_AUTOUPDATE",
@@ -115,7 +119,11 @@ impl Files<'_> {
     /// configuration disabled.
     fn instruction_files(self) -> [String; 3] {
         let in_workspace = |name| format!("{}/{name}", self.0.workspace);
-        [format!("{}/instructions.md", self.0.folder), in_workspace("AGENTS.md"), in_workspace("CLAUDE.md")]
+        [
+            format!("{}/instructions.md", self.0.directory),
+            in_workspace("AGENTS.md"),
+            in_workspace("CLAUDE.md"),
+        ]
     }
 
     /// Passed in the environment, because that takes precedence over every file that the agent may write
@@ -133,7 +141,7 @@ impl Files<'_> {
                     "options": { "baseURL": base, "apiKey": key },
                 },
             },
-            "plugin": [format!("{}/proliferate.mjs", self.0.folder)],
+            "plugin": [format!("{}/proliferate.mjs", self.0.directory)],
             "instructions": self.instruction_files(),
             // The sandbox is the security boundary, so nobody is asked for permissions.
             "permission": { "*": "allow" },
@@ -159,7 +167,7 @@ impl Files<'_> {
 
     /// OpenCode replaces this by the session's key, which is in a secret file.
     fn key(self) -> String {
-        format!("{{file:{}/model-key}}", self.0.folder)
+        format!("{{file:{}/model-key}}", self.0.directory)
     }
 
     fn home_config(self) -> String {
@@ -167,17 +175,17 @@ impl Files<'_> {
     }
 
     fn entry(self, name: &str, contents: &str) -> Entry {
-        plain_entry(self.0.folder, name, contents.to_owned())
+        plain_entry(self.0.directory, name, contents.to_owned())
     }
 }
 
 /// The models of the Chat Completions API. OpenCode reads this file beside `opencode.json`, and again when it is reloaded,
 /// but not `models.json`.
-pub(crate) fn model_list(folder: &str, models: &[ChatModel]) -> Entry {
+pub(crate) fn model_list(directory: &str, models: &[ChatModel]) -> Entry {
     let models: serde_json::Map<String, Value> =
         models.iter().map(|model| (model.name.clone(), chat_entry(model))).collect();
     let config = json!({ "$schema": SCHEMA, "provider": { "litellm": { "models": models } } });
-    plain_entry(folder, "opencode.jsonc", config.to_string())
+    plain_entry(directory, "opencode.jsonc", config.to_string())
 }
 
 const SCHEMA: &str = "https://opencode.ai/config.json";
@@ -228,6 +236,6 @@ fn chat_entry(model: &ChatModel) -> Value {
     })
 }
 
-fn plain_entry(folder: &str, name: &str, contents: String) -> Entry {
-    Entry { path: format!("{folder}/{name}"), contents, secret: false }
+fn plain_entry(directory: &str, name: &str, contents: String) -> Entry {
+    Entry { path: format!("{directory}/{name}"), contents, secret: false }
 }

@@ -55,7 +55,7 @@ fn each_enum_has_exactly_its_values() {
     check(SessionStatus::ALL, "pending starting running paused stopped suspended failed");
     check(SessionType::ALL, "coding setup cli");
     check(UsageBy::ALL, "day model session");
-    check(FileKind::ALL, "file folder symlink other");
+    check(FileKind::ALL, "file directory symlink other");
     check(ClientType::ALL, "web slack cli automation");
     check(WebhookScheme::ALL, "generic github linear");
     check(TriggerKind::ALL, "manual webhook cron");

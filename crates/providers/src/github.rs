@@ -111,7 +111,7 @@ pub(crate) const PROVIDER: Provider = Provider {
         },
         Action {
             name: "get_file_contents",
-            description: "Get the text of a file, or the entries of a folder.",
+            description: "Get the text of a file, or the entries of a directory.",
             risk: Risk::Read,
             schema: schemas::get_file_contents,
             request: get_file_contents,

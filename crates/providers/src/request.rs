@@ -53,7 +53,7 @@ impl Request {
     }
 }
 
-/// Encodes one path segment. Dots alone would name another folder, and URL parsers resolve them even when encoded.
+/// Encodes one path segment. Dots alone would name another directory, and URL parsers resolve them even when encoded.
 fn encode(segment: &str) -> Result<String, InvalidParams> {
     if matches!(segment, "" | "." | "..") {
         return Err(InvalidParams("a name in the path must not be empty, `.` or `..`".to_owned()));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_folders_are_refused() {
+    fn names_of_other_directories_are_refused() {
         let base = Url::parse("https://vendor.example/api").unwrap();
         for segment in ["", ".", ".."] {
             assert!(Request::new(Method::Get, &base, &["issues", segment]).is_err(), "{segment:?}");

@@ -80,7 +80,7 @@ pub enum SandboxError {
     OverDisk { limit: u64, most: u64 },
     #[error("the sandbox's files could not be processed: {0}")]
     Tree(#[source] TreeError),
-    #[error("the provider's record of this sandbox is not usable ({0}): inspect the data folder")]
+    #[error("the provider's record of this sandbox is not usable ({0}): inspect the data directory")]
     Records(&'static str),
     #[error("the host could not {what}: {kind}")]
     Host { what: &'static str, kind: io::ErrorKind },

@@ -43,7 +43,7 @@ pub use leaked::{LeakedSandbox, find_leaked_sandboxes};
 
 use self::cgroup::{Cgroups, Controller};
 use self::inner::Inner;
-use self::records::Folders;
+use self::records::Directories;
 use self::uids::Uids;
 use crate::error::SandboxError;
 use crate::provider::{
@@ -59,18 +59,18 @@ pub struct LocalProvider(Arc<Inner>);
 
 impl LocalProvider {
     pub fn open(config: LocalConfig) -> Result<Self, SandboxError> {
-        let folders = Folders::open(config.root.clone())?;
+        let directories = Directories::open(config.root.clone())?;
         let root = rustix::process::geteuid().is_root();
-        let uids = root.then(|| Uids::open(&folders.uids(), config.uids.clone())).transpose()?;
+        let uids = root.then(|| Uids::open(&directories.uids(), config.uids.clone())).transpose()?;
         if let Some(uids) = &uids {
-            uids.sweep(|id| folders.sandbox(id).0.exists());
+            uids.sweep(|id| directories.sandbox(id).0.exists());
         }
-        let probe = format!("{}-probe-{}", folders.mark(), std::process::id());
+        let probe = format!("{}-probe-{}", directories.mark(), std::process::id());
         let cgroups = if config.cgroups { Cgroups::detect(&probe) } else { Cgroups::default() };
         let (live, watches, locks) = (Mutex::default(), Mutex::default(), Mutex::default());
         let scan_permits = Arc::new(Semaphore::new(watch::scan_permits()));
-        let inner = Inner { config, folders, cgroups, uids, live, watches, scan_permits, locks };
-        // A caller outside of a runtime (a CLI command) only reads the folders.
+        let inner = Inner { config, directories, cgroups, uids, live, watches, scan_permits, locks };
+        // A caller outside of a runtime (a CLI command) only reads the directories.
         if tokio::runtime::Handle::try_current().is_ok() {
             inner.watch_running()?;
         }
@@ -188,7 +188,7 @@ impl Provider for LocalProvider {
     }
 
     async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), SandboxError> {
-        let path = self.0.folders.snapshot(id);
+        let path = self.0.directories.snapshot(id);
         blocking(move || Ok(tree::remove(&path)?)).await
     }
 
@@ -206,7 +206,7 @@ impl Provider for LocalProvider {
         let (inner, id) = (self.0.clone(), id.clone());
         self.run_to_completion(async move {
             let _guard = inner.lock(&id).await;
-            match inner.folders.sandbox(&id).load()? {
+            match inner.directories.sandbox(&id).load()? {
                 Some(record) => inner.end_processes(&id, &record).await,
                 None => Ok(()),
             }
@@ -224,8 +224,8 @@ impl Provider for LocalProvider {
     }
 
     async fn stop_reason(&self, id: &SandboxId) -> Option<String> {
-        let folder = self.0.folders.sandbox(id);
-        let recorded = blocking(move || Ok((folder.last_overuse(), folder.load()?))).await.ok()?;
+        let directory = self.0.directories.sandbox(id);
+        let recorded = blocking(move || Ok((directory.last_overuse(), directory.load()?))).await.ok()?;
         let (Some(overuse), Some(record)) = recorded else { return None };
         (!overuse.restarted).then(|| overuse.explain(record.limits.disk_bytes))
     }
@@ -233,7 +233,7 @@ impl Provider for LocalProvider {
     async fn list(&self) -> Result<Vec<SandboxInfo>, SandboxError> {
         let inner = self.0.clone();
         blocking(move || {
-            let ids = inner.folders.ids()?;
+            let ids = inner.directories.ids()?;
             Ok(ids.into_iter().map(|id| SandboxInfo { state: inner.state(&id), id }).collect())
         })
         .await

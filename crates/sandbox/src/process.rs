@@ -56,7 +56,7 @@ impl ProcessProvider {
         tracing::warn!(
             "sandboxes are plain processes: an agent can read and change everything that the gateway can"
         );
-        std::fs::create_dir_all(&root).map_err(SandboxError::host("create the provider's folder"))?;
+        std::fs::create_dir_all(&root).map_err(SandboxError::host("create the provider's directory"))?;
         Ok(Self { root, running: Mutex::default() })
     }
 

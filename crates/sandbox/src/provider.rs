@@ -92,7 +92,7 @@ pub trait Provider: Send + Sync {
     /// otherwise empty. A paused sandbox is resumed. A failed start leaves nothing behind.
     async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError>;
 
-    /// Copies the files under a new name that outlives the sandbox, excluding the given files and folders of the
+    /// Copies the files under a new name that outlives the sandbox, excluding the given files and directories of the
     /// home. The excluded files stay in the sandbox and are never written to the copy. The copy counts only when it was
     /// cleaned, which happens while the sandbox goes on.
     async fn snapshot(

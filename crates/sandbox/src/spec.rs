@@ -23,7 +23,7 @@ macro_rules! id_type {
         pub struct $name(String);
 
         impl $name {
-            /// Accepts 1 to 64 of `a-z`, `0-9` and `-`, because the id becomes the name of a folder and of a
+            /// Accepts 1 to 64 of `a-z`, `0-9` and `-`, because the id becomes the name of a directory and of a
             /// control group.
             pub fn new(text: impl Into<String>) -> Result<Self, SandboxError> {
                 let text = text.into();
@@ -103,7 +103,7 @@ pub struct Spec {
     pub id: SandboxId,
     /// Program and arguments of PID 1.
     pub init: Vec<String>,
-    /// Programs and folders of the host that are visible inside, read-only, in `/opt` under these names.
+    /// Programs and directories of the host that are visible inside, read-only, in `/opt` under these names.
     pub programs: BTreeMap<String, PathBuf>,
     /// The standard input of PID 1, for example a key; it can be read once.
     pub stdin: Vec<u8>,
@@ -114,7 +114,7 @@ pub struct Spec {
     pub injected: BTreeSet<u16>,
     /// Start with the files of this snapshot.
     pub snapshot: Option<SnapshotId>,
-    /// A root filesystem folder of the operator, used instead of the host's `/usr`.
+    /// A root filesystem directory of the operator, used instead of the host's `/usr`.
     pub rootfs: Option<PathBuf>,
 }
 
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_cannot_escape_its_folder() {
+    fn id_cannot_escape_its_directory() {
         for bad in ["", ".", "..", "a/b", "A", "a_b", "a\0", "ä", &"a".repeat(65)] {
             assert!(matches!(SandboxId::new(bad), Err(SandboxError::BadId)), "{bad:?}");
         }

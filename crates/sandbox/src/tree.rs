@@ -1,11 +1,11 @@
-//! Copying, measuring and removing a folder whose content is hostile and may change meanwhile.
+//! Copying, measuring and removing a directory whose content is hostile and may change meanwhile.
 //!
 //! Nothing is done by path: every step opens one name below a handle without following symlinks, and checks what
-//! the handle is. A symlink, or a folder swapped for a symlink in the middle, therefore cannot lead outside. Copies
+//! the handle is. A symlink, or a directory swapped for a symlink in the middle, therefore cannot lead outside. Copies
 //! omit sockets, pipes and devices, and drop set-id bits, because a copy belongs to the gateway's user.
 
 mod copy;
-mod ensure_folder;
+mod ensure_directory;
 mod links;
 mod permissions;
 mod remove;
@@ -18,20 +18,20 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub(crate) use copy::{Copy, Owner};
-pub(crate) use ensure_folder::ensure_folder;
+pub(crate) use ensure_directory::ensure_directory;
 pub(crate) use remove::remove;
 
-use self::permissions::OpenFolder;
+use self::permissions::OpenDirectory;
 
 /// Deeper than any legitimate tree, and a small enough number of open handles.
 const MAX_DEPTH: usize = 128;
 /// Scanning more entries than this costs the gateway too much.
 pub(crate) const MAX_ENTRIES: u64 = 4_000_000;
 
-/// Why a folder could not be processed.
+/// Why a directory could not be processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    #[error("folders are nested more than {MAX_DEPTH} deep: flatten them")]
+    #[error("directories are nested more than {MAX_DEPTH} deep: flatten them")]
     TooDeep,
     #[error("there are more than {MAX_ENTRIES} files: remove some")]
     TooMany,
@@ -53,7 +53,7 @@ impl From<Errno> for TreeError {
     }
 }
 
-/// Opens a folder of ours; only the last component of the path must not be a symlink.
+/// Opens a directory of ours; only the last component of the path must not be a symlink.
 pub(crate) fn open_top(path: &Path) -> Result<OwnedFd, TreeError> {
     Ok(rustix::fs::open(path, OPEN_DIRECTORY, Mode::empty())?)
 }
@@ -64,7 +64,7 @@ const OPEN_DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::RDONLY)
     .union(OFlags::NONBLOCK);
 
-fn open_folder(parent: impl AsFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errno> {
+fn open_directory(parent: impl AsFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(parent, name, OPEN_DIRECTORY, Mode::empty())
 }
 
@@ -86,7 +86,7 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The size of a folder.
+/// The size of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// On disk; a file with several hard links counts once.
@@ -94,10 +94,10 @@ pub(crate) struct Size {
     pub(crate) names: u64,
 }
 
-/// Measures a folder. Fails above `most` bytes.
+/// Measures a directory. Fails above `most` bytes.
 pub(crate) fn measure(top: &Path, most: u64) -> Result<Size, TreeError> {
     let mut sum = Measurement { size: Size::default(), most };
-    sum.folder(&OpenFolder::top(top)?, 0)?;
+    sum.directory(&OpenDirectory::top(top)?, 0)?;
     Ok(sum.size)
 }
 
@@ -107,17 +107,17 @@ struct Measurement {
 }
 
 impl Measurement {
-    fn folder(&mut self, folder: &OpenFolder, depth: usize) -> Result<(), TreeError> {
+    fn directory(&mut self, directory: &OpenDirectory, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
-        folder.each_name(|name| {
-            let Some(stat) = none_if_gone(stat_entry(folder.handle(), name))? else { return Ok(()) };
+        directory.each_name(|name| {
+            let Some(stat) = none_if_gone(stat_entry(directory.handle(), name))? else { return Ok(()) };
             self.add(&stat)?;
             if kind(&stat) == FileType::Directory
-                && let Some(inner) = OpenFolder::folder(folder.handle(), name, &stat)?
+                && let Some(inner) = OpenDirectory::directory(directory.handle(), name, &stat)?
             {
-                self.folder(&inner, depth + 1)?;
+                self.directory(&inner, depth + 1)?;
             }
             Ok(())
         })

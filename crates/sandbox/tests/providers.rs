@@ -31,18 +31,18 @@ async fn conforms(provider: &dyn Provider, port: u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let helper = env!("CARGO_BIN_EXE_sandbox-helper").into();
-    let mut config = LocalConfig::new(folder.path().join("data"), helper);
+    let mut config = LocalConfig::new(directory.path().join("data"), helper);
     config.uids = 280_000..=280_009;
     conforms(&LocalProvider::open(config).unwrap(), 4000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn process() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    conforms(&ProcessProvider::new(folder.path().join("data"), Insecure).unwrap(), port).await;
+    conforms(&ProcessProvider::new(directory.path().join("data"), Insecure).unwrap(), port).await;
 }
 
 /// Starts one child in its own session and one orphan, and writes their pids to files.
@@ -59,15 +59,15 @@ const FAMILY: &str = r"
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_a_process_kills_its_detached_children() {
-    let folder = tempfile::tempdir().unwrap();
-    let provider = ProcessProvider::new(folder.path().join("data"), Insecure).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let provider = ProcessProvider::new(directory.path().join("data"), Insecure).unwrap();
     let spec = Spec::new(
         SandboxId::new("family").unwrap(),
         vec!["/usr/bin/perl".into(), "-e".into(), FAMILY.into()],
     );
     for kept in [true, false] {
         provider.ensure(&spec).await.unwrap();
-        let home = folder.path().join("data/family");
+        let home = directory.path().join("data/family");
         let mut pids = Vec::new();
         for name in ["group.pid", "orphan.pid"] {
             let written = async {

@@ -37,7 +37,7 @@ pub const MAX_ENTRIES: usize = 10_000;
 /// The longest [`EnvBody`].
 pub const MAX_ENV_BODY: usize = 1024 * 1024;
 /// The file in the home directory with the names of the variables that env apply wrote, by the path of their file in the
-/// workspace. It is in our own folder, which is in no snapshot.
+/// workspace. It is in our own directory, which is in no snapshot.
 pub const ENV_RECORD: &str = ".proliferate/env-files.json";
 /// The control message that the server sends once a dialled port has accepted the connection.
 pub const CONNECTED: &[u8] = b"{\"connected\":true}";
@@ -110,7 +110,7 @@ pub struct Write {
     /// Defaults to the mode of the replaced file, or 0644.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Creates missing folders.
+    /// Creates missing directories.
     #[serde(default)]
     pub parents: bool,
     /// The write is refused once it exceeds this; [`MAX_FILE`] at most.

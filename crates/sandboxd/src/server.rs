@@ -71,7 +71,7 @@ pub struct Options {
     pub port: u16,
     pub home: PathBuf,
     pub workspace: PathBuf,
-    /// The folder for the log files of services.
+    /// The directory for the log files of services.
     pub logs: PathBuf,
     /// A file of submitted values that older tools leave behind; scrubbing removes it.
     pub env_store: PathBuf,

@@ -23,7 +23,7 @@ pub struct NewConfiguration {
     pub at: DateTime<Utc>,
 }
 
-/// A repository, and its folder in the workspace.
+/// A repository, and its directory in the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     pub repo_id: RepoId,

@@ -1,7 +1,7 @@
 //! All SQL of the system, for SQLite and PostgreSQL.
 //!
 //! No other crate knows a table's name. A query is one text that runs on both databases; a real difference of dialect is
-//! an explicit `match`. The folders `sqlite/` and `postgres/` show what is special to each database; everything else is
+//! an explicit `match`. The directories `sqlite/` and `postgres/` show what is special to each database; everything else is
 //! shared. Reads go to a pool. Every write is one transaction.
 
 mod db;

@@ -52,7 +52,7 @@ pub struct Repo {
     pub branch_given: bool,
     pub is_private: bool,
     pub service_commands: Option<JsonValue>,
-    /// The environment files of the repository, with paths relative to its folder.
+    /// The environment files of the repository, with paths relative to its directory.
     pub env_files: Option<JsonValue>,
     pub added_by: Option<UserId>,
     pub created_at: DateTime<Utc>,

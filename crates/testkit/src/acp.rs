@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use agent::{
     AgentClient, AgentError, AgentType, ChatModel, Dial, Endpoint, Entry, Launch, Program, Setup,
-    TOOL_FOLDER, Translator,
+    TOOL_DIRECTORY, Translator,
 };
 
 pub use server::AcpServer;
@@ -31,14 +31,14 @@ impl AgentType for Acp {
 
     fn files(&self, setup: &Setup<'_>) -> Vec<Entry> {
         let entry = |name: &str, contents: &str| Entry {
-            path: format!("{}/{name}", setup.folder),
+            path: format!("{}/{name}", setup.directory),
             contents: contents.to_owned(),
             secret: false,
         };
         let tools = setup
             .tools
             .iter()
-            .map(|tool| entry(&format!("{TOOL_FOLDER}/{}.json", tool.name), &tool.schema.to_string()));
+            .map(|tool| entry(&format!("{TOOL_DIRECTORY}/{}.json", tool.name), &tool.schema.to_string()));
         [
             entry("server.mjs", include_str!("../fixtures/acp_server.mjs")),
             entry("recording.jsonl", RECORDING),
@@ -51,7 +51,7 @@ impl AgentType for Acp {
     }
 
     fn launch(&self, setup: &Setup<'_>) -> Launch {
-        let arguments = vec![format!("{}/server.mjs", setup.folder), setup.port.to_string()];
+        let arguments = vec![format!("{}/server.mjs", setup.directory), setup.port.to_string()];
         Launch { arguments, environment: vec![("HOME", setup.home.to_owned())] }
     }
 
@@ -59,7 +59,7 @@ impl AgentType for Acp {
         None
     }
 
-    fn history_folder(&self) -> Option<&'static str> {
+    fn history_directory(&self) -> Option<&'static str> {
         None
     }
 

@@ -22,7 +22,7 @@ use crate::serve::Server;
 
 const MAX_BODY: usize = 64 * 1024 * 1024;
 
-/// Serves the bare repositories of a folder as `OWNER/NAME.git`.
+/// Serves the bare repositories of a directory as `OWNER/NAME.git`.
 #[derive(Debug)]
 pub struct Forge {
     server: Server,

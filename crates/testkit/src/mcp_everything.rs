@@ -15,7 +15,7 @@ pub struct McpEverything {
 }
 
 impl McpEverything {
-    /// The folder of the npm packages, with Node 22 in `.bin/node`.
+    /// The directory of the npm packages, with Node 22 in `.bin/node`.
     pub fn packages() -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.tools/mcp/node_modules")
     }

@@ -35,9 +35,9 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 }
 
 fn recorded_keys() -> BTreeMap<String, BTreeSet<String>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../opencode/tests/recordings");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../opencode/tests/recordings");
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+    for file in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
         for line in std::fs::read_to_string(&file).unwrap().lines() {
             let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
             if line["kind"] == "event" {

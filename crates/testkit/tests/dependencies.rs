@@ -95,9 +95,9 @@ fn root() -> PathBuf {
 }
 
 fn crates() -> BTreeSet<String> {
-    let folders = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap());
-    let folders = folders.filter(|folder| folder.path().join("Cargo.toml").is_file());
-    folders.map(|folder| folder.file_name().into_string().unwrap()).collect()
+    let directories = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap());
+    let directories = directories.filter(|directory| directory.path().join("Cargo.toml").is_file());
+    directories.map(|directory| directory.file_name().into_string().unwrap()).collect()
 }
 
 fn manifest(name: &str) -> Table {

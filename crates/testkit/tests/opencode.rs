@@ -227,11 +227,11 @@ impl Drop for OpenCode {
 /// OpenCode installs packages into its directories unless they look installed already.
 fn prepare(home: &Path) {
     let plugin = json!({ "@opencode-ai/plugin": VERSION });
-    for folder in [home.join(".config/opencode"), home.join("config")] {
-        fs::create_dir_all(folder.join("node_modules")).unwrap();
-        fs::write(folder.join("package.json"), json!({ "dependencies": plugin }).to_string()).unwrap();
+    for directory in [home.join(".config/opencode"), home.join("config")] {
+        fs::create_dir_all(directory.join("node_modules")).unwrap();
+        fs::write(directory.join("package.json"), json!({ "dependencies": plugin }).to_string()).unwrap();
         let lock = json!({ "lockfileVersion": 3, "packages": { "": { "dependencies": plugin } } });
-        fs::write(folder.join("package-lock.json"), lock.to_string()).unwrap();
+        fs::write(directory.join("package-lock.json"), lock.to_string()).unwrap();
     }
     fs::create_dir(home.join("work")).unwrap();
     let model = json!({

@@ -14,7 +14,7 @@ const SOURCE_EXTENSIONS: [&str; 4] = ["rs", "ts", "tsx", "js"];
 /// Files that are not in git or not written by us. In a linked worktree `.git` is a file.
 const SKIPPED_DIRECTORIES: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
 
-/// The types in this folder are messages of the wire, so their fields are not ours to group.
+/// The types in this directory are messages of the wire, so their fields are not ours to group.
 const WIRE_CRATE: &str = "crates/proto/";
 /// Types that have more fields than [`MAX_FIELDS`], and why. An entry that is not needed fails too.
 const MANY_FIELDS: [(&str, &str, &str); 23] = [
@@ -79,9 +79,9 @@ fn the_repository_is_tidy() {
     assert!(report.is_empty(), "the repository is not tidy:\n{report}");
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
+fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let Ok(kind) = entry.file_type() else { continue };
         if SKIPPED_DIRECTORIES.iter().any(|skipped| name == *skipped) {
@@ -121,7 +121,7 @@ fn file_length(text: &str) -> Option<Violation> {
 
 fn file_name(path: &Path) -> Option<Violation> {
     let old = path.file_name().is_some_and(|name| name == "mod.rs");
-    old.then(|| (0, "use `folder.rs` next to the folder instead of `folder/mod.rs`".to_owned()))
+    old.then(|| (0, "use `directory.rs` next to the directory instead of `directory/mod.rs`".to_owned()))
 }
 
 fn opening(text: &str) -> Option<Violation> {
@@ -136,7 +136,7 @@ fn trailing_spaces(text: &str) -> Vec<Violation> {
 /// The strings are assembled here, so that this file does not contain what it searches for.
 fn machine_paths(text: &str) -> Vec<Violation> {
     let needles = [["/work", "/main"].concat(), ["/work", "/shared"].concat(), ["/root", "/"].concat()];
-    // Only at the start of a path: `/proc/1` also has a folder with that name, and it exists on every
+    // Only at the start of a path: `/proc/1` also has a directory with that name, and it exists on every
     // machine.
     let begins = |line: &str, at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '*');
     let found =

@@ -56,8 +56,8 @@ fn frames_of(bytes: &[u8]) -> Vec<Range<usize>> {
 
 /// Reads all corpus files whose names start with `prefix`: hexadecimal, with `#` comments.
 pub(crate) fn corpus(prefix: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with(prefix));
     paths.sort();
     paths.iter().map(|path| read_hex(&fs::read_to_string(path).unwrap())).collect()

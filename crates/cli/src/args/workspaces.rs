@@ -60,9 +60,9 @@ pub(crate) enum ConfigurationsCommand {
     New {
         /// The name of the configuration
         name: String,
-        /// Include a repository, as REPO or REPO=FOLDER; may be repeated [default folder: the workspace itself for one
+        /// Include a repository, as REPO or REPO=DIRECTORY; may be repeated [default directory: the workspace itself for one
         /// repository, its name for several]
-        #[arg(long = "repo", value_name = "REPO[=FOLDER]", add = ArgValueCandidates::new(complete::repos))]
+        #[arg(long = "repo", value_name = "REPO[=DIRECTORY]", add = ArgValueCandidates::new(complete::repos))]
         repos: Vec<String>,
     },
     /// Change the name of a configuration

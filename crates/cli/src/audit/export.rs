@@ -1,4 +1,4 @@
-//! `audit export`: writes everything that an auditor needs to verify the ledger without us into one folder.
+//! `audit export`: writes everything that an auditor needs to verify the ledger without us into one directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -16,11 +16,12 @@ use crate::failure::Failure;
 
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
-pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure> {
+pub(super) async fn run(context: &Context, directory: &Path) -> Result<(), Failure> {
     let store = context.store().await?;
-    let failed = |error: io::Error| Failure::failed(format!("cannot write to {}: {error}", folder.display()));
-    fs::create_dir_all(folder).map_err(failed)?;
-    let mut ledger = BufWriter::with_capacity(WRITE_BUFFER_BYTES, create(folder, LEDGER_FILE)?);
+    let failed =
+        |error: io::Error| Failure::failed(format!("cannot write to {}: {error}", directory.display()));
+    fs::create_dir_all(directory).map_err(failed)?;
+    let mut ledger = BufWriter::with_capacity(WRITE_BUFFER_BYTES, create(directory, LEDGER_FILE)?);
     // Sign first, so that the export ends with a signed checkpoint.
     let signed = sign_ledger(&context.config.gate_settings(), &store, &context.clock).await?;
     let checkpoints = read_checkpoints(&context.config.gate_settings())?;
@@ -34,14 +35,13 @@ pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure>
     let records = records?;
     ledger.flush().and_then(|()| ledger.get_ref().sync_all()).map_err(failed)?;
     let notes: Vec<_> = checkpoints.iter().map(Checkpoint::to_string).collect();
-    write(folder, CHECKPOINTS_FILE, &notes.join("\n"))?;
+    write(directory, CHECKPOINTS_FILE, &notes.join("\n"))?;
     if let Some(key) = audit_public_key(&context.config.gate_settings())? {
-        write(folder, KEY_FILE, &format!("{key}\n"))?;
+        write(directory, KEY_FILE, &format!("{key}\n"))?;
     }
-    let value =
-        json!({ "folder": folder, "records": records, "checkpoints": checkpoints.len(), "signed": signed });
+    let value = json!({ "directory": directory, "records": records, "checkpoints": checkpoints.len(), "signed": signed });
     let mut sentence =
-        format!("{records} records and {} checkpoints written to {}", checkpoints.len(), folder.display());
+        format!("{records} records and {} checkpoints written to {}", checkpoints.len(), directory.display());
     if !signed {
         sentence +=
             "; there is no signing key on this machine, so what came after the newest checkpoint is unsigned";
@@ -74,19 +74,20 @@ async fn write_records(
 }
 
 /// Creates a new file, and fails if it exists: an export is never mixed with an older one.
-fn create(folder: &Path, name: &str) -> Result<File, Failure> {
-    let path = folder.join(name);
+fn create(directory: &Path, name: &str) -> Result<File, Failure> {
+    let path = directory.join(name);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     file.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Failure::usage(format!("{} exists already: name a new folder", path.display()))
+            Failure::usage(format!("{} exists already: name a new directory", path.display()))
         }
         _ => Failure::failed(format!("cannot make {}: {error}", path.display())),
     })
 }
 
-fn write(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    let mut file = create(folder, name)?;
+fn write(directory: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    let mut file = create(directory, name)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    written.map_err(|error| Failure::failed(format!("cannot write {}: {error}", folder.join(name).display())))
+    written
+        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", directory.join(name).display())))
 }

@@ -46,7 +46,7 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
     let key = args.key.as_deref().map(read_key).transpose()?;
     let spinner = context.out.spinner("verifying the ledger");
     let verified = match &args.export {
-        Some(folder) => verify_export(folder, args.checkpoint.as_deref(), key, &spinner),
+        Some(directory) => verify_export(directory, args.checkpoint.as_deref(), key, &spinner),
         None => live(context, args.checkpoint.as_deref(), key, &spinner).await,
     };
     spinner.finish_and_clear();
@@ -90,18 +90,18 @@ fn report(context: &Context, VerificationSuccess { report, live_rows, remark }: 
 
 /// Verifies an export without a database, in constant memory: all lines share one buffer.
 fn verify_export(
-    folder: &Path,
+    directory: &Path,
     checkpoint: Option<&Path>,
     key: Option<PublicKey>,
     spinner: &ProgressBar,
 ) -> Result<Result<VerificationSuccess, VerificationFailure>, Failure> {
-    let stored_here = folder.join(CHECKPOINTS_FILE);
+    let stored_here = directory.join(CHECKPOINTS_FILE);
     let (checkpoints, remark) = match checkpoint {
         Some(file) => (read_checkpoint_file(file)?, None),
         None if stored_here.exists() => (read_checkpoint_file(&stored_here)?, Some(SAME_PLACE)),
         None => (Vec::new(), None),
     };
-    let path = folder.join(LEDGER_FILE);
+    let path = directory.join(LEDGER_FILE);
     let failed = |error| Failure::missing(format!("cannot read {}: {error}", path.display()));
     let mut lines = BufReader::with_capacity(READ_BUFFER_BYTES, File::open(&path).map_err(failed)?);
     let mut verifier = Verifier::new(checkpoints, key);

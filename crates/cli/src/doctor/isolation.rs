@@ -44,11 +44,11 @@ pub(super) async fn check(context: &Context) -> Vec<Finding> {
         }
     }
     // Use a temporary data dir: a check should leave nothing on the machine.
-    let Ok(folder) = tempfile::tempdir() else {
-        return vec![Finding::bad(CHECK_NAME, "no temporary folder", "make TMPDIR writable")];
+    let Ok(directory) = tempfile::tempdir() else {
+        return vec![Finding::bad(CHECK_NAME, "no temporary directory", "make TMPDIR writable")];
     };
     let mut config = context.config.clone();
-    config.data_dir = folder.path().to_owned();
+    config.data_dir = directory.path().to_owned();
     let sandboxes = match Sandboxes::open(&config, context.insecure, &context.rng) {
         Ok(sandboxes) => sandboxes,
         Err(error) => return vec![Finding::bad(CHECK_NAME, error.to_string(), "see docs/operations.md")],

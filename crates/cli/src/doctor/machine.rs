@@ -19,27 +19,31 @@ const HOW_TO_INSTALL_OPENCODE: &str =
 pub(super) fn data_dir(config: &Config) -> Finding {
     const CHECK_NAME: &str = "data dir";
     let dir = &config.data_dir;
-    let (there, detail) = match nearest_existing_folder(dir) {
+    let (there, detail) = match nearest_existing_directory(dir) {
         there if there == dir => (there, dir.display().to_string()),
         there => (there, format!("{} will be made at the first start", dir.display())),
     };
     // Ask the kernel, which also knows about read-only mounts, instead of writing a test file.
     match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if there.is_dir() => Finding::good(CHECK_NAME, detail),
-        Ok(()) => Finding::bad(CHECK_NAME, format!("{} is no folder", there.display()), CHOOSE_WRITABLE_DIR),
+        Ok(()) => {
+            Finding::bad(CHECK_NAME, format!("{} is no directory", there.display()), CHOOSE_WRITABLE_DIR)
+        }
         Err(error) => Finding::bad(CHECK_NAME, format!("{}: {error}", there.display()), CHOOSE_WRITABLE_DIR),
     }
 }
 
-/// The folder, or its nearest ancestor that exists.
-fn nearest_existing_folder(dir: &Path) -> &Path {
-    dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// The directory, or its nearest ancestor that exists.
+fn nearest_existing_directory(dir: &Path) -> &Path {
+    dir.ancestors()
+        .find(|directory| directory.exists() && !directory.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// Checks that there is enough disk space for the database, the ledger and the sandbox files.
 pub(super) fn disk(config: &Config) -> Finding {
     const CHECK_NAME: &str = "disk space";
-    let stat = match rustix::fs::statvfs(nearest_existing_folder(&config.data_dir)) {
+    let stat = match rustix::fs::statvfs(nearest_existing_directory(&config.data_dir)) {
         Ok(stat) => stat,
         Err(error) => return Finding::bad(CHECK_NAME, error.to_string(), CHOOSE_WRITABLE_DIR),
     };
@@ -58,7 +62,7 @@ pub(super) fn disk(config: &Config) -> Finding {
 
 const TOO_FEW_FREE_BYTES: u64 = 256 << 20;
 const FEW_FREE_BYTES: u64 = 10 << 30;
-const CHOOSE_WRITABLE_DIR: &str = "choose a folder that you may write to with --data-dir";
+const CHOOSE_WRITABLE_DIR: &str = "choose a directory that you may write to with --data-dir";
 
 #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
 fn gib(bytes: u64) -> f64 {

@@ -17,8 +17,8 @@ use crate::policy::other_policy_in_force;
 /// Which settings the other checks use, and whether a gateway has loaded another policy than they name.
 pub(super) async fn origin(config: &Config) -> Finding {
     const CHECK_NAME: &str = "settings";
-    let folder = config.policy_dir.clone();
-    let read = FileWork::default().run(move || read_policy(folder.as_deref())).await;
+    let directory = config.policy_dir.clone();
+    let read = FileWork::default().run(move || read_policy(directory.as_deref())).await;
     let other = match (read, open(config).await) {
         (Ok(Ok(policy)), Ok(store)) => {
             let other = other_policy_in_force(&store, &policy).await;
@@ -69,12 +69,12 @@ pub(super) async fn secrets(config: &Config) -> Finding {
     }
 }
 
-/// Reads with a time limit: a named pipe or a dead mount in the folder would block for ever.
+/// Reads with a time limit: a named pipe or a dead mount in the directory would block for ever.
 pub(super) async fn policy(config: &Config) -> Finding {
     const CHECK_NAME: &str = "policy";
     let place = config.policy_dir.as_ref().map_or("built-in".to_owned(), |dir| dir.display().to_string());
-    let folder = config.policy_dir.clone();
-    let read = FileWork::default().run(move || read_policy(folder.as_deref())).await;
+    let directory = config.policy_dir.clone();
+    let read = FileWork::default().run(move || read_policy(directory.as_deref())).await;
     let read = match read {
         Ok(read) => read.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
@@ -91,7 +91,7 @@ pub(super) async fn policy(config: &Config) -> Finding {
         Err(error) => Finding::bad(
             CHECK_NAME,
             format!("{place}: {error}"),
-            "`proliferate policy check` names each mistake; PROLIFERATE_POLICY_DIR names the folder",
+            "`proliferate policy check` names each mistake; PROLIFERATE_POLICY_DIR names the directory",
         ),
     }
 }
@@ -100,14 +100,14 @@ pub(super) async fn policy(config: &Config) -> Finding {
 pub(super) fn checkpoints(config: &Config) -> Finding {
     const CHECK_NAME: &str = "checkpoints";
     let dir = config.checkpoint_dir();
-    let there = dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty());
+    let there = dir.ancestors().find(|directory| directory.exists() && !directory.as_os_str().is_empty());
     let there = there.unwrap_or(std::path::Path::new("."));
     match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Finding::good(CHECK_NAME, dir.display().to_string()),
         Err(error) => Finding::bad(
             CHECK_NAME,
             format!("{}: {error}", there.display()),
-            "set AUDIT_CHECKPOINT_DIR to a folder that you may write to",
+            "set AUDIT_CHECKPOINT_DIR to a directory that you may write to",
         ),
     }
 }

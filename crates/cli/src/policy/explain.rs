@@ -106,7 +106,7 @@ fn notes(policy: &Policy, args: &ExplainArgs, stored: Option<&Result<StoredActio
 async fn warn_of_another(context: &Context, policy: &Policy, place: &str) {
     let Ok(store) = context.store().await else { return };
     if let Some(other) = other_policy_in_force(&store, policy).await {
-        warn(&format!("a gateway last loaded {other}, which is not {place}: name its folder with --dir"));
+        warn(&format!("a gateway last loaded {other}, which is not {place}: name its directory with --dir"));
     }
 }
 

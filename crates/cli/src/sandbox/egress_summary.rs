@@ -40,7 +40,7 @@ pub(super) struct EgressSummary {
 impl EgressSummary {
     pub(super) fn of(id: &SandboxId, data_dir: &Path) -> (RecordQueue, Self) {
         let (queue, records) = record_queue(QUEUE_CAPACITY);
-        let log = Log { folder: data_dir.to_owned(), open: None };
+        let log = Log { directory: data_dir.to_owned(), open: None };
         (queue, Self { task: tokio::spawn(collect(records, id.clone(), log)), file: data_dir.join(LOG_FILE) })
     }
 
@@ -131,7 +131,7 @@ fn line(id: &SandboxId, record: &Record) -> String {
 
 /// The log file. Other processes append to it as well.
 struct Log {
-    folder: PathBuf,
+    directory: PathBuf,
     open: Option<File>,
 }
 
@@ -153,16 +153,16 @@ impl Log {
 
     fn open(&self) -> io::Result<File> {
         let mut options = fs::OpenOptions::new();
-        options.append(true).create(true).mode(0o600).open(self.folder.join(LOG_FILE))
+        options.append(true).create(true).mode(0o600).open(self.directory.join(LOG_FILE))
     }
 
     /// Rotates a full file. The lock and the inode check ensure that only the first process to find it full renames
     /// it.
     fn archive(&self, full: &File) -> io::Result<()> {
         rustix::fs::flock(full, FlockOperation::LockExclusive)?;
-        let named = self.folder.join(LOG_FILE);
+        let named = self.directory.join(LOG_FILE);
         if fs::metadata(&named).is_ok_and(|now| now.ino() == full.metadata().map_or(0, |full| full.ino())) {
-            fs::rename(named, self.folder.join(ROTATED_LOG_FILE))?;
+            fs::rename(named, self.directory.join(ROTATED_LOG_FILE))?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn the_log_is_bounded_for_several_writers() {
         let dir = tempfile::tempdir().unwrap();
-        let new = || Log { folder: dir.path().to_owned(), open: None };
+        let new = || Log { directory: dir.path().to_owned(), open: None };
         let (mut one, mut other) = (new(), new());
         let line = "x".repeat(99_999) + "\n";
         for _ in 0..300 {

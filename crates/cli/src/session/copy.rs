@@ -1,4 +1,4 @@
-//! `session cp`: copies files and folders between this machine and the sandbox of a session.
+//! `session cp`: copies files and directories between this machine and the sandbox of a session.
 
 use std::fs;
 use std::io;
@@ -78,16 +78,16 @@ fn local_file_error(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("{}: {error}", path.display()))
 }
 
-/// The path in the sandbox: inside of an existing folder, or as it was given.
+/// The path in the sandbox: inside of an existing directory, or as it was given.
 async fn remote_target(client: &Client, id: SessionId, path: &str, from: &Path) -> Result<String, Failure> {
-    let is_folder = path.is_empty()
+    let is_directory = path.is_empty()
         || path.ends_with('/')
         || match client.list_files(id, path).await {
-            Ok(listing) => listing.kind == FileKind::Folder,
+            Ok(listing) => listing.kind == FileKind::Directory,
             Err(error) if error.status() == Some(404) => false,
             Err(error) => return Err(error.into()),
         };
-    if !is_folder {
+    if !is_directory {
         return Ok(path.to_owned());
     }
     let whole = from.canonicalize().map_err(|error| local_file_error(from, &error))?;
@@ -96,14 +96,14 @@ async fn remote_target(client: &Client, id: SessionId, path: &str, from: &Path) 
     Ok(join(path, name))
 }
 
-fn join(folder: &str, name: &str) -> String {
-    match folder.trim_end_matches('/') {
+fn join(directory: &str, name: &str) -> String {
+    match directory.trim_end_matches('/') {
         "" => name.to_owned(),
-        folder => format!("{folder}/{name}"),
+        directory => format!("{directory}/{name}"),
     }
 }
 
-/// Copies a file, or a folder with everything in it except symlinks.
+/// Copies a file, or a directory with everything in it except symlinks.
 async fn upload(
     client: &Client,
     id: SessionId,
@@ -121,7 +121,7 @@ async fn upload(
         return Ok(());
     }
     if !about.is_dir() {
-        return Err(Failure::usage(format!("{} is neither a file nor a folder", from.display())));
+        return Err(Failure::usage(format!("{} is neither a file nor a directory", from.display())));
     }
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -131,7 +131,7 @@ async fn upload(
                 Box::pin(upload(client, id, &entry.path(), &join(to, name), copied)).await?;
             }
             _ => warn(&format!(
-                "{} is left out: it is no file or folder, or its name is not UTF-8",
+                "{} is left out: it is no file or directory, or its name is not UTF-8",
                 entry.path().display()
             )),
         }
@@ -139,7 +139,7 @@ async fn upload(
     Ok(())
 }
 
-/// Copies a file, or a folder with everything in it except symlinks. The names come from the sandbox, so each is checked.
+/// Copies a file, or a directory with everything in it except symlinks. The names come from the sandbox, so each is checked.
 async fn download(
     client: &Client,
     id: SessionId,
@@ -149,10 +149,10 @@ async fn download(
 ) -> Result<(), Failure> {
     let listing = client.list_files(id, from).await?;
     match listing.kind {
-        FileKind::Folder => {}
+        FileKind::Directory => {}
         FileKind::File => return download_file(client, id, from, to, copied).await,
         FileKind::Symlink | FileKind::Other => {
-            return Err(Failure::failed(format!("{from} is neither a file nor a folder")));
+            return Err(Failure::failed(format!("{from} is neither a file nor a directory")));
         }
     }
     if listing.truncated {
@@ -163,10 +163,10 @@ async fn download(
     fs::create_dir_all(to).map_err(|error| local_file_error(to, &error))?;
     for entry in listing.entries {
         let plain = !entry.name.contains(['/', '\0']) && !matches!(entry.name.as_str(), "" | "." | "..");
-        if plain && matches!(entry.kind, FileKind::File | FileKind::Folder) {
+        if plain && matches!(entry.kind, FileKind::File | FileKind::Directory) {
             Box::pin(download(client, id, &join(from, &entry.name), &to.join(&entry.name), copied)).await?;
         } else {
-            warn(&format!("{} in {from} is left out: it is no file or folder", entry.name));
+            warn(&format!("{} in {from} is left out: it is no file or directory", entry.name));
         }
     }
     Ok(())
@@ -182,8 +182,9 @@ async fn download_file(
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| local_file_error(to, &error);
     let mut content = client.read_file(id, from).await?;
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let part = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let directory =
+        to.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let part = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
     let mut out = tokio::fs::File::from_std(part.reopen().map_err(failed)?);
     while let Some(bytes) = content.next().await? {
         out.write_all(&bytes).await.map_err(failed)?;

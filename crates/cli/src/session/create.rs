@@ -144,11 +144,11 @@ async fn find_or_add(client: &Client, named: &str) -> Result<RepoEntry, Failure>
 }
 
 /// The https address that a local clone comes from.
-fn origin_of(folder: &str) -> Option<String> {
-    if folder.contains("://") {
+fn origin_of(directory: &str) -> Option<String> {
+    if directory.contains("://") {
         return None;
     }
-    let asked = Command::new("git").args(["-C", folder, "remote", "get-url", "origin"]).output().ok()?;
+    let asked = Command::new("git").args(["-C", directory, "remote", "get-url", "origin"]).output().ok()?;
     let origin = String::from_utf8(asked.stdout).ok().filter(|_| asked.status.success())?;
     https_origin(origin.trim())
 }

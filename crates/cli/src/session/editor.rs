@@ -192,12 +192,12 @@ fn read_lines(
     }
 }
 
-/// The path of the history file, `$XDG_STATE_HOME/proliferate/history`, in a folder that only its owner can read.
+/// The path of the history file, `$XDG_STATE_HOME/proliferate/history`, in a directory that only its owner can read.
 fn history_file() -> Option<PathBuf> {
     let environment = config::environment();
-    let folder = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
-    let folder = state.join("proliferate");
-    gateway::DataDir::prepare(&folder).ok()?;
-    Some(folder.join("history"))
+    let directory = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let state = directory("XDG_STATE_HOME").or_else(|| Some(directory("HOME")?.join(".local/state")))?;
+    let directory = state.join("proliferate");
+    gateway::DataDir::prepare(&directory).ok()?;
+    Some(directory.join("history"))
 }

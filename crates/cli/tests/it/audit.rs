@@ -39,25 +39,25 @@ fn path(path: &Path) -> String {
 }
 
 fn export(machine: &Machine, name: &str) -> PathBuf {
-    let folder = machine.file(name);
-    let made = machine.json(&["audit", "export", "--out", &path(&folder)]);
+    let directory = machine.file(name);
+    let made = machine.json(&["audit", "export", "--out", &path(&directory)]);
     assert_eq!(made["signed"], true);
-    folder
+    directory
 }
 
-fn lines(folder: &Path) -> Vec<String> {
-    std::fs::read_to_string(folder.join("ledger.jsonl")).unwrap().lines().map(str::to_owned).collect()
+fn lines(directory: &Path) -> Vec<String> {
+    std::fs::read_to_string(directory.join("ledger.jsonl")).unwrap().lines().map(str::to_owned).collect()
 }
 
 /// Verifies on a machine that has only the exported files.
-fn verify_offline(folder: &Path, checkpoint: &Path, key: &Path) -> Ended {
-    let (folder, checkpoint, key) = (path(folder), path(checkpoint), path(key));
+fn verify_offline(directory: &Path, checkpoint: &Path, key: &Path) -> Ended {
+    let (directory, checkpoint, key) = (path(directory), path(checkpoint), path(key));
     Machine::new().run(&[
         "audit",
         "verify",
         "--json",
         "--export",
-        &folder,
+        &directory,
         "--checkpoint",
         &checkpoint,
         "--key",
@@ -85,25 +85,26 @@ fn a_ledger_verifies_live_and_as_an_export_and_says_what_is_unproven() {
     let records = live["records"].as_u64().unwrap();
     assert!(records >= 11, "{live}");
 
-    let folder = export(&machine, "export");
-    assert_eq!(lines(&folder).len() as u64, records);
-    let verified = verify_offline(&folder, &folder.join("checkpoints.txt"), &folder.join("audit.pub"));
+    let directory = export(&machine, "export");
+    assert_eq!(lines(&directory).len() as u64, records);
+    let verified =
+        verify_offline(&directory, &directory.join("checkpoints.txt"), &directory.join("audit.pub"));
     assert_eq!((verified.code, &value(&verified)["unproven"]), (0, &json!([])), "{}", verified.err);
     assert_eq!(value(&verified)["root"], live["root"]);
 
     let auditor = Machine::new();
-    let beside = auditor.run(&["audit", "verify", "--export", &path(&folder)]);
+    let beside = auditor.run(&["audit", "verify", "--export", &path(&directory)]);
     assert_eq!(beside.code, 0);
     assert!(beside.out.contains("who signed the checkpoints is unproven"), "{}", beside.out);
     assert!(beside.out.contains("came with the export"), "{}", beside.out);
-    std::fs::remove_file(folder.join("checkpoints.txt")).unwrap();
-    let alone = auditor.run(&["audit", "verify", "--export", &path(&folder)]);
+    std::fs::remove_file(directory.join("checkpoints.txt")).unwrap();
+    let alone = auditor.run(&["audit", "verify", "--export", &path(&directory)]);
     assert_eq!(alone.code, 0);
     assert!(alone.out.contains("no checkpoint was given"), "{}", alone.out);
     assert_eq!(auditor.run(&["audit", "verify", "--export", &path(&auditor.file("none"))]).code, 3);
-    let again = machine.run(&["audit", "export", "--out", &path(&folder)]);
+    let again = machine.run(&["audit", "export", "--out", &path(&directory)]);
     assert_eq!(again.code, 2);
-    assert!(again.err.contains("name a new folder"), "{}", again.err);
+    assert!(again.err.contains("name a new directory"), "{}", again.err);
 }
 
 /// Rewrites the complete ledger with one record changed and all hashes recomputed.
@@ -127,15 +128,15 @@ fn rewritten(lines: &[String], changed: usize) -> Vec<String> {
 #[test]
 fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
     let machine = machine_with_events();
-    let folder = export(&machine, "export");
+    let directory = export(&machine, "export");
     let (held, key) = (machine.file("held.txt"), machine.file("key.pub"));
-    std::fs::copy(folder.join("checkpoints.txt"), &held).unwrap();
-    std::fs::copy(folder.join("audit.pub"), &key).unwrap();
-    let good = lines(&folder);
+    std::fs::copy(directory.join("checkpoints.txt"), &held).unwrap();
+    std::fs::copy(directory.join("audit.pub"), &key).unwrap();
+    let good = lines(&directory);
     let early = lines(&machine.file("early")).len();
     let attempt = |what: &str, changed: Vec<String>, first: usize| {
-        std::fs::write(folder.join("ledger.jsonl"), changed.join("\n") + "\n").unwrap();
-        let found = verify_offline(&folder, &held, &key);
+        std::fs::write(directory.join("ledger.jsonl"), changed.join("\n") + "\n").unwrap();
+        let found = verify_offline(&directory, &held, &key);
         assert_eq!(found.code, 1, "{what}: {} {}", found.out, found.err);
         assert_eq!(value(&found)["firstBadRecord"], json!(first), "{what}: {}", found.out);
         assert!(found.err.contains("does not verify"), "{what}: {}", found.err);
@@ -161,16 +162,16 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
 
     // An error message that quotes a record must escape the control characters in it.
     let hostile = with(&|lines| lines[3] = lines[3].replacen("\"evt_", "\"evt_\u{202e}", 1));
-    std::fs::write(folder.join("ledger.jsonl"), hostile.join("\n")).unwrap();
-    let found = Machine::new().run(&["audit", "verify", "--export", &path(&folder)]);
+    std::fs::write(directory.join("ledger.jsonl"), hostile.join("\n")).unwrap();
+    let found = Machine::new().run(&["audit", "verify", "--export", &path(&directory)]);
     assert!(found.code == 1 && found.out.contains("record 3 (evt_"), "{}", found.out);
     assert!(!found.out.contains('\u{202e}') && !found.err.contains('\u{202e}'), "{}", found.err);
 
-    std::fs::write(folder.join("ledger.jsonl"), good.join("\n") + "\n").unwrap();
-    assert_eq!(verify_offline(&folder, &held, &key).code, 0);
+    std::fs::write(directory.join("ledger.jsonl"), good.join("\n") + "\n").unwrap();
+    assert_eq!(verify_offline(&directory, &held, &key).code, 0);
     let other = machine_with_events();
     let foreign = export(&other, "export").join("audit.pub");
-    let found = verify_offline(&folder, &held, &foreign);
+    let found = verify_offline(&directory, &held, &foreign);
     assert_eq!(found.code, 1);
     assert!(found.err.contains("not signed by the key"), "{}", found.err);
 }
@@ -322,8 +323,8 @@ fn a_key_change_that_broke_off_is_finished_and_nothing_is_signed_meanwhile() {
     assert!(refused.code == 1 && refused.err.contains("rotate-key"), "{}", refused.err);
 
     assert_eq!(machine.json(&["audit", "rotate-key"])["key"], rotated["key"]);
-    let folder = export(&machine, "export");
-    let changes = lines(&folder).iter().filter(|line| line.contains("audit_signing_key")).count();
+    let directory = export(&machine, "export");
+    let changes = lines(&directory).iter().filter(|line| line.contains("audit_signing_key")).count();
     assert_eq!(changes, 1);
     assert_eq!(machine.json(&["audit", "verify"])["unproven"], json!([]));
     // A key file that is neither the old nor the new key is refused.

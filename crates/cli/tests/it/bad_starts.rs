@@ -62,7 +62,7 @@ fn a_data_dir_that_cannot_be_written() {
 
 #[test]
 fn a_read_only_data_dir() {
-    // Root ignores file permissions, so use a folder in which not even root can create a file.
+    // Root ignores file permissions, so use a directory in which not even root can create a file.
     assert_refused(
         &Machine::new().run(&[SERVE_ARGUMENTS, &["--data-dir", "/proc/self"]].concat()),
         3,

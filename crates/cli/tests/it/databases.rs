@@ -16,12 +16,12 @@ const QUERIES: &str = "queries:
 #[test]
 fn a_database_is_added_checked_changed_and_removed() {
     let machine = Machine::new();
-    let folder = tempfile::tempdir().unwrap();
-    let queries = folder.path().join("queries.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let queries = directory.path().join("queries.yaml");
     std::fs::write(&queries, QUERIES).unwrap();
     let queries = queries.to_str().unwrap();
-    let _gateway = machine.serve_with(&[("DATABASE_FILES_DIR", folder.path().to_str().unwrap())]);
-    let own = folder.path().join(machine.first_org());
+    let _gateway = machine.serve_with(&[("DATABASE_FILES_DIR", directory.path().to_str().unwrap())]);
+    let own = directory.path().join(machine.first_org());
     std::fs::create_dir(&own).unwrap();
     std::fs::write(own.join("shop.db"), []).unwrap();
     let add = ["databases", "add", "--name", "shop", "--sqlite", "shop.db", "--queries", queries];
@@ -70,11 +70,11 @@ fn a_database_is_added_checked_changed_and_removed() {
 #[test]
 fn a_replay_knows_the_recorded_calls_of_queries() {
     let machine = Machine::new();
-    let folder = tempfile::tempdir().unwrap();
-    let queries = folder.path().join("queries.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let queries = directory.path().join("queries.yaml");
     std::fs::write(&queries, QUERIES).unwrap();
-    let gateway = machine.serve_with(&[("DATABASE_FILES_DIR", folder.path().to_str().unwrap())]);
-    let own = folder.path().join(machine.first_org());
+    let gateway = machine.serve_with(&[("DATABASE_FILES_DIR", directory.path().to_str().unwrap())]);
+    let own = directory.path().join(machine.first_org());
     std::fs::create_dir(&own).unwrap();
     std::fs::write(own.join("shop.db"), []).unwrap();
     let add = ["databases", "add", "--name", "shop", "--sqlite", "shop.db", "--queries"];
@@ -88,7 +88,7 @@ fn a_replay_knows_the_recorded_calls_of_queries() {
     };
     assert_eq!(call("query-run-1", "actions.read"), 200);
     assert_eq!(call("query-run-2", "actions.write"), 403);
-    let policy = folder.path().join("policy");
+    let policy = directory.path().join("policy");
     std::fs::create_dir(&policy).unwrap();
     for (name, text) in [
         ("lanes.yaml", include_str!("../../../../policy/lanes.yaml")),

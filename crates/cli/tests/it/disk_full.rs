@@ -17,11 +17,11 @@ const MOUNT_SCRIPT: &str = r#"mount -t tmpfs -o size=32m tmpfs "$1"; touch "$1/$
 
 #[test]
 fn a_full_disk_is_reported_and_the_conversation_is_served() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Use a separate mount namespace, so that a failing test leaves no mount behind.
     let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
     let mut unshare = Command::new("unshare");
-    unshare.args([flags, "sh", "-ec", MOUNT_SCRIPT, "sh"]).arg(folder.path()).arg(MARKER_FILE);
+    unshare.args([flags, "sh", "-ec", MOUNT_SCRIPT, "sh"]).arg(directory.path()).arg(MARKER_FILE);
     let ran = unshare.arg(std::env::current_exe().unwrap()).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("it went on"), "{said}");

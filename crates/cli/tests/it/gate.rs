@@ -25,17 +25,17 @@ fn machine(effects: &EffectRecorder) -> Machine {
 }
 
 pub(crate) fn with_tools(machine: Machine, effects: &EffectRecorder) -> Machine {
-    let folder = machine.file("policy");
-    std::fs::create_dir(&folder).unwrap();
+    let directory = machine.file("policy");
+    std::fs::create_dir(&directory).unwrap();
     let (url, address) = (effects.url(), effects.url().trim_start_matches("http://").to_owned());
     let tools = format!(
         "- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write,\n  schema: {{type: object, properties: {{note: {{type: string}}}}}}}}\n\
          - {{name: effect.read, method: GET, url: '{url}/effects/read', risk: read}}\n\
          - {{name: effect.drop, method: POST, url: '{url}/effects/drop', risk: danger}}\n"
     );
-    std::fs::write(folder.join("tools.yaml"), tools).unwrap();
+    std::fs::write(directory.join("tools.yaml"), tools).unwrap();
     machine
-        .with("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
+        .with("PROLIFERATE_POLICY_DIR", directory.to_str().unwrap())
         .with("CONNECTOR_ALLOWED_HOSTS", address.trim_end_matches('/'))
 }
 

@@ -32,11 +32,11 @@ impl Machine {
         Self { dir: tempfile::tempdir().unwrap(), env: Vec::new(), program: BIN.into() }
     }
 
-    /// Copies the program into an empty folder. In its build folder it would find the tools that were installed there.
-    pub(crate) fn moved_to(mut self, folder: &Path) -> Self {
+    /// Copies the program into an empty directory. In its build directory it would find the tools that were installed there.
+    pub(crate) fn moved_to(mut self, directory: &Path) -> Self {
         // Sandboxes run as other users, and execute the program too.
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
-        self.program = folder.join("proliferate");
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+        self.program = directory.join("proliferate");
         std::fs::copy(BIN, &self.program).unwrap();
         self
     }
@@ -215,10 +215,10 @@ pub(crate) fn postgres() -> String {
     std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| panic!("run `make test`, which starts PostgreSQL"))
 }
 
-/// All files below a folder that contain these bytes.
-pub(crate) fn files_with(folder: &Path, needle: &[u8]) -> Vec<PathBuf> {
+/// All files below a directory that contain these bytes.
+pub(crate) fn files_with(directory: &Path, needle: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
         if entry.file_type().unwrap().is_dir() {
             found.extend(files_with(&entry.path(), needle));
         } else if std::fs::read(entry.path()).unwrap().windows(needle.len()).any(|window| window == needle) {

@@ -131,14 +131,14 @@ fn doctor_finds_what_is_broken() {
 }
 
 #[test]
-fn doctor_does_not_wait_for_a_pipe_in_the_policy_folder() {
+fn doctor_does_not_wait_for_a_pipe_in_the_policy_directory() {
     let machine = Machine::new();
-    let folder = machine.file("policy");
-    std::fs::create_dir(&folder).unwrap();
-    let pipe = folder.join("lanes.yaml");
+    let directory = machine.file("policy");
+    std::fs::create_dir(&directory).unwrap();
+    let pipe = directory.join("lanes.yaml");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let machine = machine
-        .with("PROLIFERATE_POLICY_DIR", &folder.display().to_string())
+        .with("PROLIFERATE_POLICY_DIR", &directory.display().to_string())
         .with("PROLIFERATE_MODEL_SCRIPT", &pipe.display().to_string());
     let ended = machine.run(&["doctor"]);
     for name in ["policy", "model script"] {

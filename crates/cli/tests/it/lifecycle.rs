@@ -128,8 +128,8 @@ fn up_greets_with_a_link_on_every_start() {
     // The test kills the gateway, and nobody would end the sandboxes in its pool.
     let machine = Machine::new().with("WARM_POOL_SIZE", "0");
     for _ in 0..2 {
-        let folder = machine.data_dir().display().to_string();
-        let mut command = machine.command(&["up", "--listen", "127.0.0.1:0", "--data-dir", &folder]);
+        let directory = machine.data_dir().display().to_string();
+        let mut command = machine.command(&["up", "--listen", "127.0.0.1:0", "--data-dir", &directory]);
         let mut child =
             command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
         let mut lines = Lines::of(child.stdout.take().unwrap());
@@ -140,7 +140,7 @@ fn up_greets_with_a_link_on_every_start() {
         let greeting = greeting.join("\n");
         assert!(greeting.contains("/login#code=pll_") && greeting.contains("SQLite"), "{greeting}");
         assert!(greeting.contains("built-in script"), "{greeting}");
-        let check = format!("proliferate --data-dir {folder} doctor");
+        let check = format!("proliferate --data-dir {directory} doctor");
         assert!(greeting.contains(&check), "a suggested command names the same data dir: {greeting}");
     }
 }

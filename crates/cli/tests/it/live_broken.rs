@@ -13,7 +13,7 @@ use crate::live::{Real, outcome, tokens};
 fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
     let path = crate::harness::path();
     let without: Vec<_> =
-        path.split(':').filter(|folder| !Path::new(folder).join("opencode").exists()).collect();
+        path.split(':').filter(|directory| !Path::new(directory).join("opencode").exists()).collect();
     let alone = tempfile::tempdir().unwrap();
     let machine = Machine::new().moved_to(alone.path());
     let mut real = Real::on(machine, &[("PATH", &without.join(":")), ("WARM_POOL_SIZE", "0")]);
@@ -30,11 +30,11 @@ fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
 
 #[test]
 fn an_agent_that_keeps_exiting_fails_and_clients_get_the_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("opencode");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("opencode");
     std::fs::write(&program, "#!/bin/sh\nexit 7\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", folder.path().display(), crate::harness::path());
+    let path = format!("{}:{}", directory.path().display(), crate::harness::path());
     let mut real = Real::serving(&[("PATH", &path), ("WARM_POOL_SIZE", "0")]);
     real.new_session(&json!({}));
     for mut socket in [real.watch(""), real.watch("")] {

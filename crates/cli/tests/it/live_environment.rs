@@ -46,7 +46,7 @@ when = "print the environment"
 [[rule.step]]
 tool = [{ name = "bash", input = { command = "cat app/.env app/.env.plain app/key.pem lib/.env | tee app/dump.txt", description = "Prints" } }]
 [[rule.step]]
-tool = [{ name = "verify", input = { folder = "app" } }]
+tool = [{ name = "verify", input = { directory = "app" } }]
 [[rule.step]]
 text = "It said: {tool_result}"
 
@@ -120,10 +120,10 @@ fn more_owners(real: &Real, root: &Path, configuration: &Value) {
     secret(real, "PLAIN", "env", CANARIES[5], &Value::Null);
 }
 
-/// The files below a folder of the data directory that contain a text.
-fn found(real: &Real, folder: &str, text: &str) -> String {
-    let folder = real.machine.data_dir().join(folder);
-    let found = std::process::Command::new("grep").args(["-rlaF", text]).arg(folder).output().unwrap();
+/// The files below a directory of the data directory that contain a text.
+fn found(real: &Real, directory: &str, text: &str) -> String {
+    let directory = real.machine.data_dir().join(directory);
+    let found = std::process::Command::new("grep").args(["-rlaF", text]).arg(directory).output().unwrap();
     String::from_utf8(found.stdout).unwrap()
 }
 
@@ -136,15 +136,15 @@ fn save_snapshot(socket: &mut Watching) -> Value {
 
 #[test]
 fn a_coding_session_has_the_environment_and_services_that_its_setup_saved() {
-    let (machine, folder) = (Machine::new(), tempfile::tempdir().unwrap());
-    let (script, root) = (machine.file("script-of-this-test.toml"), folder.path().display().to_string());
+    let (machine, directory) = (Machine::new(), tempfile::tempdir().unwrap());
+    let (script, root) = (machine.file("script-of-this-test.toml"), directory.path().display().to_string());
     std::fs::write(&script, SCRIPT).unwrap();
     let own = [("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()), ("WORKSPACE_LOCAL_ROOTS", &root)];
     let mut real = Real::on(machine, &[&own[..], &[("WARM_POOL_SIZE", "0")]].concat());
     assert_eq!(real.server.take().unwrap().stop(), 0);
     real.server = Some(real.machine.serve_logging_to(&real.machine.file("gateway.log")));
     let id = configuration(&real);
-    more_owners(&real, folder.path(), &id);
+    more_owners(&real, directory.path(), &id);
     set_up(&mut real, &id);
     real.new_session(&json!({"configurationId": id}));
     let mut coding = running(&real);
@@ -251,7 +251,7 @@ fn the_agents_history_has_the_values(real: &Real, socket: &mut Watching) {
     }
 }
 
-/// The agent prints the values, and uploads the folder with the files that have them.
+/// The agent prints the values, and uploads the directory with the files that have them.
 fn printed_values_are_redacted(real: &Real, socket: &mut Watching) {
     // The service writes its file at every start.
     real.shell(&real.sandbox(), "until [ -s app/seen ]; do sleep 0.05; done");

@@ -191,14 +191,14 @@ fn a_pooled_sandbox_keeps_running_like_any_other() {
     assert!(now.starts_with(&real.session) && now != real.session, "{now}");
 }
 
-/// A file in place of a folder, so that writing to the folder fails.
+/// A file in place of a directory, so that writing to the directory fails.
 pub(crate) struct InTheWay(PathBuf);
 
 impl InTheWay {
-    pub(crate) fn of(folder: PathBuf) -> Self {
-        std::fs::remove_dir(&folder).unwrap();
-        std::fs::write(&folder, "").unwrap();
-        Self(folder)
+    pub(crate) fn of(directory: PathBuf) -> Self {
+        std::fs::remove_dir(&directory).unwrap();
+        std::fs::write(&directory, "").unwrap();
+        Self(directory)
     }
 }
 

@@ -15,14 +15,14 @@ use crate::live_pool::waiting;
 pub(crate) struct Stage {
     pub(crate) forge: Forge,
     pub(crate) real: Real,
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
     _threads: Runtime,
 }
 
-pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn git(directory: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command
-        .current_dir(folder)
+        .current_dir(directory)
         .args(["-c", "user.name=Ada", "-c", "user.email=a@example.com"])
         .args(arguments);
     let ran = command.output().unwrap();
@@ -47,14 +47,14 @@ impl Stage {
 
     /// A stage with additional settings; without a pool unless they set one.
     pub(crate) fn with(more: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        repository(folder.path(), "app", "main");
-        repository(folder.path(), "other", "main");
+        let directory = tempfile::tempdir().unwrap();
+        repository(directory.path(), "app", "main");
+        repository(directory.path(), "other", "main");
         let threads =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let forge = threads.block_on(Forge::start(folder.path())).unwrap();
+        let forge = threads.block_on(Forge::start(directory.path())).unwrap();
         let host = forge.url().replace("http://", "");
-        let root = folder.path().join("ada");
+        let root = directory.path().join("ada");
         let url = forge.url();
         let own = [
             ("CONNECTOR_ALLOWED_HOSTS", host.as_str()),
@@ -63,7 +63,7 @@ impl Stage {
             ("WARM_POOL_SIZE", "0"),
         ];
         let real = Real::serving(&[&own, more].concat());
-        Self { forge, real, folder, _threads: threads }
+        Self { forge, real, directory, _threads: threads }
     }
 
     pub(crate) fn set_token(&self, token: &str) {
@@ -98,7 +98,7 @@ impl Stage {
     }
 
     pub(crate) fn pushed(&self, branch: &str) -> String {
-        git(&self.folder.path().join("ada/app.git"), &["log", "--format=%s", "-1", branch])
+        git(&self.directory.path().join("ada/app.git"), &["log", "--format=%s", "-1", branch])
     }
 }
 
@@ -223,7 +223,7 @@ fn a_lost_response_leaves_a_pull_request_unknown(stage: &Stage, socket: &mut Wat
 #[test]
 fn a_repository_is_cloned_at_its_default_branch_and_pull_requests_target_it() {
     let mut stage = Stage::new();
-    repository(stage.folder.path(), "old", "trunk");
+    repository(stage.directory.path(), "old", "trunk");
     stage.set_token(Forge::TOKEN);
     let url = format!("{}/ada/old.git", stage.forge.url());
     let mut socket = stage.work_on(&url);
@@ -240,14 +240,14 @@ fn a_repository_is_cloned_at_its_default_branch_and_pull_requests_target_it() {
     assert_eq!(stage.forge.pulls()[0]["base"], "trunk");
 
     // The default branch was renamed at the forge; the next clone follows automatically.
-    git(&stage.folder.path().join("ada/old.git"), &["branch", "-m", "trunk", "main"]);
+    git(&stage.directory.path().join("ada/old.git"), &["branch", "-m", "trunk", "main"]);
     stage.real.new_session(&json!({"configurationId": session["configurationId"]}));
     let mut socket = stage.real.watch("");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
     assert_eq!(stage.shell("git branch --show-current"), "main");
     assert_eq!(stage.real.get("/v1/repos")["repos"][0]["defaultBranch"], "main");
 
-    git(&stage.folder.path().join("ada/app.git"), &["branch", "release"]);
+    git(&stage.directory.path().join("ada/app.git"), &["branch", "release"]);
     let chosen = json!({"url": format!("{}/ada/app.git", stage.forge.url()), "defaultBranch": "release"});
     let _socket = stage.work_with(&chosen);
     assert_eq!(stage.shell("git branch --show-current"), "release");
@@ -280,9 +280,9 @@ fn repositories_from_another_sessions_snapshot_are_updated_and_own_files_are_kep
 }
 
 #[test]
-fn a_local_folder_can_be_cloned_but_not_pushed_to() {
+fn a_local_directory_can_be_cloned_but_not_pushed_to() {
     let mut stage = Stage::new();
-    let root = stage.folder.path().to_owned();
+    let root = stage.directory.path().to_owned();
     for outside in ["", "/ada/..", "/ada/../..", "/nowhere"] {
         let body = json!({"url": format!("file://{}{outside}", root.display())});
         assert_eq!(stage.real.try_post("/v1/repos", &body), 400, "{outside}");

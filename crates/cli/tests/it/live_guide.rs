@@ -48,9 +48,9 @@ fn repository(root: &std::path::Path, own: bool) -> String {
 #[test]
 fn the_guide_to_actions_is_in_every_workspace_and_no_commit() {
     for own in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
-        let repo = repository(folder.path(), own);
-        let machine = machine().with("WORKSPACE_LOCAL_ROOTS", &folder.path().display().to_string());
+        let directory = tempfile::tempdir().unwrap();
+        let repo = repository(directory.path(), own);
+        let machine = machine().with("WORKSPACE_LOCAL_ROOTS", &directory.path().display().to_string());
         let machine = machine.with("WARM_POOL_SIZE", "0");
         let _server = machine.serve();
         let made = machine.json(&["session", "new", "--repo", &repo]);

@@ -283,14 +283,14 @@ fn a_restart_removes_tool_files_that_the_mode_lacks() {
     turn(&mut socket, "hello");
     assert_eq!(recorded.told().1, ["save_snapshot", "verify"]);
     let sandbox = recorded.real.sandbox();
-    let folder = "cd ~/.proliferate/agent/tool";
+    let directory = "cd ~/.proliferate/agent/tool";
     assert_eq!(
-        recorded.real.shell(&sandbox, &format!("{folder}; ls | tr '\\n' ' '")),
+        recorded.real.shell(&sandbox, &format!("{directory}; ls | tr '\\n' ' '")),
         "save_snapshot.js verify.js"
     );
     let stale = "sed 's/save_snapshot/save_env_files/; s/VERSION = 1/VERSION = 0/' save_snapshot.js > save_env_files.js; \
         sed -i 's/VERSION = 1/VERSION = 0/' verify.js";
-    recorded.real.shell(&sandbox, &format!("{folder}; {stale}"));
+    recorded.real.shell(&sandbox, &format!("{directory}; {stale}"));
     // The supervisor is the second process; the sandbox ends with it.
     recorded.real.machine.run(&["sandbox", "exec", &sandbox, "--", "kill", "-9", "2"]);
     // A prompt that the dying agent still takes fails with it.
@@ -299,7 +299,7 @@ fn a_restart_removes_tool_files_that_the_mode_lacks() {
     assert!(text.contains("hello again"), "{text}");
     let files = recorded
         .real
-        .shell(&recorded.real.sandbox(), &format!("{folder}; ls | tr '\\n' ' '; grep -h 'VERSION =' *"));
+        .shell(&recorded.real.sandbox(), &format!("{directory}; ls | tr '\\n' ' '; grep -h 'VERSION =' *"));
     assert_eq!(files, "save_snapshot.js verify.js const VERSION = 1;\nconst VERSION = 1;");
     assert_eq!(recorded.told().1, ["save_snapshot", "verify"]);
 }

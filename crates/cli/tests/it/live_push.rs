@@ -60,12 +60,12 @@ impl Stage {
 
     /// Makes the forge refuse updates of this branch.
     fn close_branch(&self, name: &str) {
-        let hook = self.folder.path().join("ada/app.git/hooks/update");
+        let hook = self.directory.path().join("ada/app.git/hooks/update");
         let text =
             format!("#!/bin/sh\n[ $1 != refs/heads/{name} ] || {{ echo this branch is closed; exit 1; }}\n");
         std::fs::write(&hook, text).unwrap();
         std::fs::set_permissions(hook, std::fs::Permissions::from_mode(0o755)).unwrap();
-        git(&self.folder.path().join("ada/app.git"), &["config", "receive.advertisePushOptions", "true"]);
+        git(&self.directory.path().join("ada/app.git"), &["config", "receive.advertisePushOptions", "true"]);
     }
 
     pub(crate) fn commit(&self, message: &str) {
@@ -217,7 +217,7 @@ fn every_fetch_is_one_gate_call_and_the_safety_lock_stops_it() {
         |read: &Value| ["role_id", "lane_id"].map(|field| read["actor"][field].as_str().unwrap().to_owned());
     let cloned = stage.ended_reads();
     assert_eq!(cloned.iter().map(who).collect::<Vec<_>>(), [["SYSTEM", "platform.system"]], "{cloned:?}");
-    git(&stage.folder.path().join("ada/app.git"), &["branch", "fresh", "main"]);
+    git(&stage.directory.path().join("ada/app.git"), &["branch", "fresh", "main"]);
     stage.shell("git fetch -q origin fresh");
     let fetched = stage.ended_reads();
     // A git that pauses between its requests for longer than a read stays open needs a second one.
@@ -240,19 +240,19 @@ fn every_fetch_is_one_gate_call_and_the_safety_lock_stops_it() {
 
 #[test]
 fn a_lane_that_is_closed_to_agents_lets_people_push_and_open_pull_requests() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let agents = "roles: [SETUP_AGENT, CODING_AGENT, AUTOMATION_AGENT, OPERATOR, ORG_ADMIN]";
     let example = "        - {role: CODING_AGENT, tool: git.push, risk: write, scope: [case_id, run_id]}\n";
     assert!(LANES.contains(agents) && LANES.contains(example));
     let (before, publish) = LANES.split_once("- lane_id: git.publish").unwrap();
     let publish = publish.replacen(agents, "roles: [OPERATOR, ORG_ADMIN]", 1).replacen(example, "", 1);
     let lanes = format!("{before}- lane_id: git.publish{publish}");
-    std::fs::write(folder.path().join("lanes.yaml"), lanes).unwrap();
+    std::fs::write(directory.path().join("lanes.yaml"), lanes).unwrap();
     let roles = ROLES.lines().map(|line| {
         if line.contains("platform.") { line.replace("git.publish, ", "") } else { line.to_owned() }
     });
-    std::fs::write(folder.path().join("roles.yaml"), roles.collect::<Vec<_>>().join("\n")).unwrap();
-    let (stage, mut socket) = at_work(&[("PROLIFERATE_POLICY_DIR", folder.path().to_str().unwrap())]);
+    std::fs::write(directory.path().join("roles.yaml"), roles.collect::<Vec<_>>().join("\n")).unwrap();
+    let (stage, mut socket) = at_work(&[("PROLIFERATE_POLICY_DIR", directory.path().to_str().unwrap())]);
 
     stage.shell("git checkout -q -b work && git commit -q --allow-empty -m change");
     let said = stage.push("origin work");

@@ -10,11 +10,14 @@ const FORCE_PUSH_DENIED: &str = "git.force_push denied";
 
 impl Stage {
     fn id(&self, name: &str) -> String {
-        git(&self.folder.path().join("ada/app.git"), &["rev-parse", name])
+        git(&self.directory.path().join("ada/app.git"), &["rev-parse", name])
     }
 
     fn refs(&self) -> String {
-        git(&self.folder.path().join("ada/app.git"), &["for-each-ref", "--format=%(objectname) %(refname)"])
+        git(
+            &self.directory.path().join("ada/app.git"),
+            &["for-each-ref", "--format=%(objectname) %(refname)"],
+        )
     }
 
     /// Tool and status of the last call, and the type of its actor.
@@ -190,7 +193,7 @@ fn a_push_that_needs_approval_passes_once_when_it_is_repeated_after_it() {
     let status = |id: &str| stage.real.get(&format!("/v1/invocations/{id}"))["invocation"]["status"].clone();
     assert_eq!((status(&id), status(&other)), (json!("completed"), json!("pending")));
     // The same update again needs a new approval.
-    git(&stage.folder.path().join("ada/app.git"), &["update-ref", "refs/heads/work", &first]);
+    git(&stage.directory.path().join("ada/app.git"), &["update-ref", "refs/heads/work", &first]);
     assert_ne!(request("-f origin work"), id);
     assert_eq!(stage.id("work"), first);
     stage.verify();

@@ -79,7 +79,7 @@ fn commands_files_differences_and_logs_of_a_session_from_another_machine() {
     laptop.json(&["session", "rm", &id]);
 }
 
-/// Expects the folder of [`copy_files`] on the laptop.
+/// Expects the directory of [`copy_files`] on the laptop.
 fn the_safety_lock_stops_work(machine: &Machine, laptop: &Laptop, id: &str) {
     const LOCKED_MESSAGE: &str = "the global safety lock is engaged";
     machine.json(&["policy", "lock", "--reason", "a drill"]);
@@ -95,15 +95,15 @@ fn the_safety_lock_stops_work(machine: &Machine, laptop: &Laptop, id: &str) {
     assert_eq!(laptop.run(&["session", "exec", id, "--", "test", "-e", "locked"]).code, 1, "it was written");
 }
 
-/// Copies a folder in and out, and tries to leave the workspace by paths and symlinks.
+/// Copies a directory in and out, and tries to leave the workspace by paths and symlinks.
 fn copy_files(laptop: &Laptop, id: &str) {
-    let folder = laptop.home().join("tree");
-    std::fs::create_dir_all(folder.join("sub")).unwrap();
-    std::fs::write(folder.join("run.sh"), "#!/bin/sh\necho hi\n").unwrap();
-    std::fs::set_permissions(folder.join("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+    let directory = laptop.home().join("tree");
+    std::fs::create_dir_all(directory.join("sub")).unwrap();
+    std::fs::write(directory.join("run.sh"), "#!/bin/sh\necho hi\n").unwrap();
+    std::fs::set_permissions(directory.join("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .unwrap();
-    std::fs::write(folder.join("sub/data"), [0, 159, 255]).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", folder.join("link")).unwrap();
+    std::fs::write(directory.join("sub/data"), [0, 159, 255]).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", directory.join("link")).unwrap();
     let copied = laptop.run(&["session", "cp", "tree", "Work:"]);
     assert_eq!(copied.code, 0, "{}", copied.err);
     assert!(
@@ -121,19 +121,19 @@ fn copy_files(laptop: &Laptop, id: &str) {
     assert_eq!(mode & 0o777, 0o755);
 
     laptop.run(&["session", "exec", id, "--", "ln", "-s", "/etc/passwd", "leak"]);
-    laptop.run(&["session", "exec", id, "--", "ln", "-s", "/etc", "folder"]);
-    for path in ["leak", "folder/passwd", "../workspace/leak", "/etc/passwd", "~/../x", "absent"] {
+    laptop.run(&["session", "exec", id, "--", "ln", "-s", "/etc", "directory"]);
+    for path in ["leak", "directory/passwd", "../workspace/leak", "/etc/passwd", "~/../x", "absent"] {
         let refused = laptop.run(&["session", "cp", &format!("{id}:{path}"), "stolen"]);
         assert_eq!(refused.code, 1, "{path}: {}", refused.out);
         assert!(!laptop.home().join("stolen").exists(), "{path}");
     }
-    for path in ["../escape", "folder/x", "/tmp/x"] {
+    for path in ["../escape", "directory/x", "/tmp/x"] {
         let refused = laptop.run(&["session", "cp", "tree/run.sh", &format!("{id}:{path}")]);
         assert_eq!(refused.code, 1, "{path}: {}", refused.out);
     }
 }
 
-/// Expects the folder of [`copy_files`] in the workspace.
+/// Expects the directory of [`copy_files`] in the workspace.
 fn compare_with_git(laptop: &Laptop, id: &str) {
     assert_eq!(
         laptop.json(&["session", "diff", id])["repositories"],
@@ -191,9 +191,9 @@ fn repository(root: &Path) -> PathBuf {
 
 #[test]
 fn a_session_starts_from_a_repository_and_a_branch() {
-    let folder = tempfile::tempdir().unwrap();
-    let repo = repository(folder.path()).display().to_string();
-    let machine = machine().with("WORKSPACE_LOCAL_ROOTS", &folder.path().display().to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let repo = repository(directory.path()).display().to_string();
+    let machine = machine().with("WORKSPACE_LOCAL_ROOTS", &directory.path().display().to_string());
     let _server = machine.serve();
     let id = |made: Value| made["id"].as_str().unwrap().to_owned();
     let first = id(machine.json(&["session", "new", "--repo", &repo, "--branch", "feature"]));

@@ -111,7 +111,7 @@ fn a_snapshot_has_neither_submitted_values_nor_our_credentials_and_nobody_misses
 }
 
 #[test]
-fn services_are_tested_and_started_in_their_folders() {
+fn services_are_tested_and_started_in_their_directories() {
     let real = Real::start();
     let mut socket = running(&real);
     real.shell(&real.session, "mkdir -p app");

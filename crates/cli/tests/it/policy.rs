@@ -13,15 +13,15 @@ use crate::harness::{Machine, Server, ended};
 const LANES: &str = include_str!("../../../../policy/lanes.yaml");
 const ROLES: &str = include_str!("../../../../policy/roles.yaml");
 
-/// Creates a folder with these policy files.
-fn folder(machine: &Machine, name: &str, files: &[(&str, &str)]) -> (PathBuf, String) {
-    let folder = machine.file(name);
-    std::fs::create_dir_all(&folder).unwrap();
+/// Creates a directory with these policy files.
+fn directory(machine: &Machine, name: &str, files: &[(&str, &str)]) -> (PathBuf, String) {
+    let directory = machine.file(name);
+    std::fs::create_dir_all(&directory).unwrap();
     for (file, text) in files {
-        std::fs::write(folder.join(file), text).unwrap();
+        std::fs::write(directory.join(file), text).unwrap();
     }
-    let shown = folder.display().to_string();
-    (folder, shown)
+    let shown = directory.display().to_string();
+    (directory, shown)
 }
 
 /// A gateway with one working tool, `forecast.look`, which everybody may call.
@@ -40,7 +40,7 @@ impl Weather {
         let machine = Machine::new();
         let tools =
             format!("- {{name: forecast.look, method: GET, url: \"http://{address}/\", risk: read}}\n");
-        let (_, dir) = folder(&machine, "policy", &[("tools.yaml", &tools)]);
+        let (_, dir) = directory(&machine, "policy", &[("tools.yaml", &tools)]);
         let machine = machine.with("PROLIFERATE_POLICY_DIR", &dir).with("CONNECTOR_ALLOWED_HOSTS", &address);
         let server = machine.serve();
         let token = machine.service();
@@ -84,7 +84,7 @@ fn every_mistake_is_named_with_its_file_and_line() {
     let built_in = machine.json(&["policy", "check"]);
     assert_eq!(built_in["ok"], true);
     let lanes = LANES.replace("AUTOMATION_AGENT, SERVICE, OPERATOR", "AUTOMATION_AGENT, OPERATOR");
-    let (dir, shown) = folder(&machine, "broken", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
+    let (dir, shown) = directory(&machine, "broken", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
     let found = machine.run(&["policy", "check", &shown]);
     assert_eq!(found.code, 1);
     let line = 1 + ROLES.lines().position(|line| line.contains("role_id: SERVICE")).unwrap();
@@ -96,7 +96,7 @@ fn every_mistake_is_named_with_its_file_and_line() {
     assert!(found.out.lines().count() >= 5 && found.out.contains("lanes.yaml:"), "{}", found.out);
 
     let files = [("lanes.yaml", "lanes: 1"), ("roles.yaml", "- what"), ("tools.yaml", "tools: [{name: 1}]")];
-    let (_, shown) = folder(&machine, "worse", &files);
+    let (_, shown) = directory(&machine, "worse", &files);
     let found = machine.run(&["policy", "check", "--json", &shown]);
     let mistakes: Value = serde_json::from_str(&found.out).unwrap();
     assert_eq!((found.code, mistakes["mistakes"].as_array().unwrap().len()), (1, 3), "{mistakes}");
@@ -123,8 +123,11 @@ fn a_described_call_is_explained_check_by_check() {
     let nowhere = machine.json(&service);
     assert_eq!(nowhere["verdict"]["reason"], "the tool is not available", "nobody has described it");
     // The tool is looked up as in the gate: by its complete name, even if tool and operation are given separately.
-    let (_, dir) =
-        folder(&machine, "own", &[("tools.yaml", "- {name: forecast.look, url: 'http://x/', risk: read}")]);
+    let (_, dir) = directory(
+        &machine,
+        "own",
+        &[("tools.yaml", "- {name: forecast.look, url: 'http://x/', risk: read}")],
+    );
     let split = ["--tool", "forecast", "--operation", "look", "--dir", &dir];
     let split = machine.json(&[&service[..6], &split].concat());
     assert_eq!(split["verdict"]["outcome"], "allow", "{split}");
@@ -174,8 +177,11 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
     let machine = Machine::new();
     machine.json(&["orgs", "create", "--name", "one"]);
     let org = machine.first_org();
-    let (_, dir) =
-        folder(&machine, "own", &[("tools.yaml", "- {name: forecast.set, url: 'http://x/', risk: write}")]);
+    let (_, dir) = directory(
+        &machine,
+        "own",
+        &[("tools.yaml", "- {name: forecast.set, url: 'http://x/', risk: write}")],
+    );
     let agent = ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.write", "--tool"];
     let agent = [&agent[..], &["forecast.set", "--dir", &dir]].concat();
     let of_org = [&agent[..], &["--org", &org]].concat();
@@ -218,7 +224,7 @@ fn a_mode_with_conditions_is_set_from_a_file_explained_and_removed() {
     let rule =
         json!({"when": {"properties": {"city": {"const": "Oslo"}}, "required": ["city"]}, "mode": "allow"});
     let example = |mode: &str| json!({"args": {"city": "Oslo"}, "mode": mode});
-    let (_, dir) = folder(
+    let (_, dir) = directory(
         &machine,
         "own",
         &[
@@ -279,7 +285,7 @@ struct OwnSources {
 impl OwnSources {
     fn new() -> Self {
         let machine = Machine::new();
-        let (folder, dir) = folder(
+        let (directory, dir) = directory(
             &machine,
             "own",
             &[("queries.yaml", "queries: [{name: top_users, description: Lists users, sql: SELECT 1}]")],
@@ -288,7 +294,7 @@ impl OwnSources {
         let server =
             machine.serve_with(&[("DATABASE_FILES_DIR", &dir), ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1:1")]);
         let org = machine.first_org();
-        let own = folder.join(&org);
+        let own = directory.join(&org);
         std::fs::create_dir(&own).unwrap();
         std::fs::write(own.join("shop.db"), []).unwrap();
         let id = |args: &[&str]| machine.json(args)["id"].as_str().unwrap().to_owned();
@@ -387,7 +393,7 @@ fn a_shell_that_names_another_policy_than_the_gateway_is_told_so() {
     let machine = Machine::new();
     let server = machine.serve();
     let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");
-    let (_, other) = folder(&machine, "other", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
+    let (_, other) = directory(&machine, "other", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
     let settings = |found: &str| {
         let found: Value = serde_json::from_str(found).unwrap();
         let checks = found["checks"].as_array().unwrap().clone();
@@ -409,8 +415,8 @@ fn a_shell_that_names_another_policy_than_the_gateway_is_told_so() {
 fn policies_are_compared_with_loosened_rules_first() {
     let machine = Machine::new();
     let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");
-    let (_, looser) = folder(&machine, "looser", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
-    let (_, same) = folder(&machine, "same", &[("lanes.yaml", LANES), ("roles.yaml", ROLES)]);
+    let (_, looser) = directory(&machine, "looser", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
+    let (_, same) = directory(&machine, "same", &[("lanes.yaml", LANES), ("roles.yaml", ROLES)]);
     let changes = machine.json(&["policy", "diff", &looser]);
     assert_eq!(
         (changes.as_array().unwrap().len(), &changes[0]["effect"]),
@@ -470,7 +476,7 @@ fn a_replay_lists_every_verdict_that_would_flip() {
 
     let tools = std::fs::read_to_string(machine.file("policy").join("tools.yaml")).unwrap();
     let files = [("lanes.yaml", LANES), ("roles.yaml", ROLES), ("tools.yaml", &*tools)];
-    let (_, same) = folder(machine, "same", &files);
+    let (_, same) = directory(machine, "same", &files);
     let none = machine.json(&["policy", "replay", &same]);
     assert_eq!(none, json!({"decisions": 3, "unreadable": 0, "pinned": 1, "flips": []}));
     let none = machine.run(&["policy", "replay", &same]);
@@ -478,7 +484,7 @@ fn a_replay_lists_every_verdict_that_would_flip() {
     let rule = "prohibitions:\n  - {rule_id: no-forecast, reason: it always rains, tools: [forecast.*]}\n";
     let stricter = LANES.replace("prohibitions:\n", rule);
     let files = [("lanes.yaml", &*stricter), ("roles.yaml", ROLES), ("tools.yaml", &tools)];
-    let (_, stricter) = folder(machine, "stricter", &files);
+    let (_, stricter) = directory(machine, "stricter", &files);
     let found = machine.run(&["policy", "replay", &stricter, "--json"]);
     let flips: Value = serde_json::from_str(&found.out).unwrap();
     assert_eq!((found.code, flips["flips"].as_array().unwrap().len()), (1, 1), "{flips}");
@@ -494,7 +500,7 @@ fn a_replay_lists_every_verdict_that_would_flip() {
     // The same policy with a changed tool, or without any tool.
     for (name, tools) in [("danger", tools.replace("risk: read", "risk: danger")), ("none", "[]".to_owned())]
     {
-        let (_, dir) = folder(machine, name, &[("tools.yaml", &tools)]);
+        let (_, dir) = directory(machine, name, &[("tools.yaml", &tools)]);
         let found = machine.run(&["policy", "replay", &dir, "--json"]);
         let flips: Value = serde_json::from_str(&found.out).unwrap();
         assert_eq!((found.code, &flips["flips"][0]["runId"]), (1, &json!("good-call-1")), "{name}: {flips}");

@@ -154,7 +154,7 @@ fn repositories_configurations_and_usage_are_managed_from_another_machine() {
     laptop.json(&["repos", "add", "https://example.com/team/two", "--name", "second"]);
     let table = laptop.run(&["repos", "ls"]).out;
     assert!(table.contains("trunk") && table.contains("https://example.com/team/two"), "{table}");
-    let bad = laptop.run(&["repos", "add", "no-such-folder"]);
+    let bad = laptop.run(&["repos", "add", "no-such-directory"]);
     assert!(bad.code == 2 && bad.err.contains("neither"), "{}", bad.err);
 
     let made = laptop.json(&["configurations", "new", "both", "--repo", "one", "--repo", "second=lib"]);

@@ -12,8 +12,9 @@ fn inside(machine: &Machine, script: &str) -> Ended {
 }
 
 fn left_behind(machine: &Machine) -> usize {
-    let folders = ["sandboxes/sandboxes", "sandboxes/uids"].map(|folder| machine.data_dir().join(folder));
-    folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).map(Iterator::count).sum()
+    let directories =
+        ["sandboxes/sandboxes", "sandboxes/uids"].map(|directory| machine.data_dir().join(directory));
+    directories.iter().filter_map(|directory| std::fs::read_dir(directory).ok()).map(Iterator::count).sum()
 }
 
 #[test]
@@ -235,11 +236,11 @@ fn a_sandbox_that_never_becomes_ready_is_given_up_and_removed() {
 #[test]
 fn a_host_that_forbids_namespaces_is_reported_and_nothing_runs() {
     let mut unshare = vec!["unshare", "--map-current-user", "--keep-caps", "--", "sh", "-c"];
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let owner = USER.parse().ok();
     let become_user = [format!("--reuid={USER}"), format!("--regid={USER}")];
     if rustix::process::geteuid().is_root() {
-        std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
+        std::os::unix::fs::chown(directory.path(), owner, owner).unwrap();
         unshare.splice(0..0, ["setpriv", &become_user[0], &become_user[1], "--clear-groups", "--"]);
     }
     // Drop the privileges that were needed to forbid namespaces.
@@ -251,8 +252,8 @@ fn a_host_that_forbids_namespaces_is_reported_and_nothing_runs() {
         let program = command.get_program().to_owned();
         command = Command::new(unshare[0]);
         command.args(&unshare[1..]).args([script, "sh"]).arg(program).args(arguments);
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin").env("HOME", folder.path());
-        let ran = command.env("PROLIFERATE_DATA_DIR", folder.path().join("data")).output().unwrap();
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin").env("HOME", directory.path());
+        let ran = command.env("PROLIFERATE_DATA_DIR", directory.path().join("data")).output().unwrap();
         let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         (ran.status.code(), said)
     };
@@ -265,7 +266,7 @@ fn a_host_that_forbids_namespaces_is_reported_and_nothing_runs() {
     let (code, said) = told(&["doctor"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("✗ isolation") && said.contains("→ allow them: sysctl"), "{said}");
-    assert_eq!(std::fs::read_dir(folder.path().join("data/sandboxes/sandboxes")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(directory.path().join("data/sandboxes/sandboxes")).unwrap().count(), 0);
 }
 
 const USER: &str = "61235";
@@ -275,9 +276,9 @@ fn an_unprivileged_user_can_run_sandboxes_too() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let owner = USER.parse().ok();
-    std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
+    std::os::unix::fs::chown(directory.path(), owner, owner).unwrap();
     let mut command = Command::new("setpriv");
     command.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups", "--"]);
     command.arg(std::env::current_exe().unwrap()).args([
@@ -286,7 +287,7 @@ fn an_unprivileged_user_can_run_sandboxes_too() {
         "unprivileged_user",
         "--test-threads=2",
     ]);
-    let ran = command.env("TMPDIR", folder.path()).output().unwrap();
+    let ran = command.env("TMPDIR", directory.path()).output().unwrap();
     let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(ran.status.success() && said.contains(" 10 passed"), "{said}");
 }

@@ -119,15 +119,15 @@ impl Stage {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let effects = runtime.block_on(EffectRecorder::start()).unwrap();
         let mut machine = Machine::new();
-        let folder = machine.file("policy");
-        std::fs::create_dir(&folder).unwrap();
+        let directory = machine.file("policy");
+        std::fs::create_dir(&directory).unwrap();
         let address = effects.url().trim_start_matches("http://").trim_end_matches('/').to_owned();
         let tool = format!(
             "- {{name: effect.write, method: POST, url: 'http://{address}/effects/write', risk: write}}\n"
         );
-        std::fs::write(folder.join("tools.yaml"), tool).unwrap();
+        std::fs::write(directory.join("tools.yaml"), tool).unwrap();
         machine = machine
-            .with("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
+            .with("PROLIFERATE_POLICY_DIR", directory.to_str().unwrap())
             .with("CONNECTOR_ALLOWED_HOSTS", &address);
         if let Some(url) = &url {
             machine = machine.on(url);

@@ -97,9 +97,9 @@ fn a_missing_permission_is_not_reported_as_damage() {
         let shown = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(machine.data_dir(), shown.clone()).unwrap();
         std::fs::set_permissions(machine.data_dir().parent().unwrap(), shown).unwrap();
-        // Copy the program: the build folder may not be readable for an ordinary user.
-        let folder = tempfile::tempdir().unwrap();
-        let machine = machine.moved_to(folder.path());
+        // Copy the program: the build directory may not be readable for an ordinary user.
+        let directory = tempfile::tempdir().unwrap();
+        let machine = machine.moved_to(directory.path());
         let plain = machine.command(&["orgs", "ls"]);
         let mut user = Command::new("setpriv");
         user.args(["--reuid=61236", "--regid=61236", "--clear-groups", "--"]).arg(plain.get_program());
@@ -153,9 +153,9 @@ fn doctor_tries_what_serve_needs_and_changes_nothing() {
 }
 
 /// Every file with its content and modification time.
-fn everything_in(folder: &Path) -> Vec<(String, Vec<u8>, std::time::SystemTime)> {
+fn everything_in(directory: &Path) -> Vec<(String, Vec<u8>, std::time::SystemTime)> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let path = entry.path();
         if path.is_dir() {
             found.extend(everything_in(&path));

@@ -21,7 +21,7 @@ console.log(await tool.execute(JSON.parse(process.argv[1]), { callID, messageID 
 
 /// The module of a tool, and the session whose agent it belongs to. The test runs it in the agent's place.
 struct Module {
-    folder: PathBuf,
+    directory: PathBuf,
     gateway: String,
     session: String,
     token: String,
@@ -35,13 +35,13 @@ impl Module {
         std::fs::write(machine.file("tool.mjs"), tool_module(&tool)).unwrap();
         let token = machine.run(&["token", "sandbox", "--session", session]).out.trim().to_owned();
         let gateway = server.said["address"].as_str().unwrap().to_owned();
-        Self { folder: machine.file(""), gateway, session: session.to_owned(), token, arguments }
+        Self { directory: machine.file(""), gateway, session: session.to_owned(), token, arguments }
     }
 
     /// Builds a command that runs the tool with this call id against this gateway.
     fn command(&self, gateway: &str, id: &str) -> Command {
         let mut node = Command::new("node");
-        node.current_dir(&self.folder).args([
+        node.current_dir(&self.directory).args([
             "--input-type=module",
             "-e",
             RUN,
@@ -167,10 +167,10 @@ fn a_call_id_that_returns_in_another_message_is_another_call() {
 fn a_callback_that_is_not_answered_in_time_is_retried_and_runs_once() {
     let setup = Setup::new();
     let module = setup.module();
-    let code = std::fs::read_to_string(module.folder.join("tool.mjs")).unwrap();
+    let code = std::fs::read_to_string(module.directory.join("tool.mjs")).unwrap();
     let impatient = code.replace("TIMEOUT_MS = 120000", "TIMEOUT_MS = 1000");
     assert_ne!(code, impatient);
-    std::fs::write(module.folder.join("tool.mjs"), impatient).unwrap();
+    std::fs::write(module.directory.join("tool.mjs"), impatient).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let said = runtime.block_on(module.run_unanswered("toolu_silent"));
     let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));

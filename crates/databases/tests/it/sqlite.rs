@@ -27,10 +27,10 @@ struct World {
 impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (folder, never) = (dir.path().join("files"), dir.path().join("data"));
-        std::fs::create_dir(&folder).unwrap();
+        let (directory, never) = (dir.path().join("files"), dir.path().join("data"));
+        std::fs::create_dir(&directory).unwrap();
         std::fs::create_dir(&never).unwrap();
-        let database = Connection::open(folder.join("shop.db")).unwrap();
+        let database = Connection::open(directory.join("shop.db")).unwrap();
         database
             .execute_batch(
                 "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT);
@@ -38,7 +38,7 @@ impl World {
                 INSERT INTO orders SELECT i, 'c' || i FROM n",
             )
             .unwrap();
-        let file = DatabaseFile { folder, file: "shop.db".into(), never };
+        let file = DatabaseFile { directory, file: "shop.db".into(), never };
         Self { dir, file }
     }
 
@@ -75,7 +75,7 @@ async fn rows_come_back_as_json_by_their_types() {
 async fn nothing_that_writes_or_leaves_the_file_is_executed() {
     let world = World::new();
     let other = world.dir.path().join("other.db");
-    let before = std::fs::read(world.file.folder.join("shop.db")).unwrap();
+    let before = std::fs::read(world.file.directory.join("shop.db")).unwrap();
     let attach = format!("ATTACH '{}' AS other", other.display());
     let vacuum = format!("VACUUM INTO '{}'", other.display());
     for sql in [
@@ -124,7 +124,7 @@ async fn nothing_that_writes_or_leaves_the_file_is_executed() {
         let said = world.refusal_of(plain(sql)).await;
         assert!(!said.contains("in time"), "{sql}: {said}");
     }
-    assert_eq!(std::fs::read(world.file.folder.join("shop.db")).unwrap(), before);
+    assert_eq!(std::fs::read(world.file.directory.join("shop.db")).unwrap(), before);
     assert!(!other.exists());
 }
 
@@ -257,7 +257,7 @@ async fn bounded_functions_return_what_sqlite_returns() {
 #[tokio::test]
 async fn a_text_that_cannot_be_converted_is_too_much_memory() {
     let world = World::new();
-    let wide = Connection::open(world.file.folder.join("wide.db")).unwrap();
+    let wide = Connection::open(world.file.directory.join("wide.db")).unwrap();
     wide.execute_batch("PRAGMA encoding = 'UTF-16'; CREATE TABLE t (x)").unwrap();
     // The texts fit into the memory of a query, and the first one does not fit twice.
     for columns in 80..86 {
@@ -293,19 +293,19 @@ async fn a_query_fills_neither_the_memory_nor_the_disk() {
 }
 
 #[tokio::test]
-async fn only_files_below_the_folder_are_opened() {
+async fn only_files_below_the_directory_are_opened() {
     let world = World::new();
     assert_eq!(check(&world.file, WIDE).await, Ok(()));
-    let folder = world.file.folder.clone();
+    let directory = world.file.directory.clone();
     let keys = world.file.never.join("proliferate.db");
-    std::fs::copy(folder.join("shop.db"), &keys).unwrap();
-    std::fs::copy(folder.join("shop.db"), world.dir.path().join("outside.db")).unwrap();
-    let link = |from: &Path, name: &str| std::os::unix::fs::symlink(from, folder.join(name)).unwrap();
+    std::fs::copy(directory.join("shop.db"), &keys).unwrap();
+    std::fs::copy(directory.join("shop.db"), world.dir.path().join("outside.db")).unwrap();
+    let link = |from: &Path, name: &str| std::os::unix::fs::symlink(from, directory.join(name)).unwrap();
     link(&world.dir.path().join("outside.db"), "link.db");
     link(Path::new("shop.db"), "inside.db");
     link(world.dir.path(), "up");
-    std::fs::write(folder.join("text.db"), "this is not a database, but long enough to be asked").unwrap();
-    std::fs::create_dir(folder.join("dir.db")).unwrap();
+    std::fs::write(directory.join("text.db"), "this is not a database, but long enough to be asked").unwrap();
+    std::fs::create_dir(directory.join("dir.db")).unwrap();
     for (file, part) in [
         ("", "relative path"),
         ("../outside.db", "relative path"),
@@ -322,8 +322,8 @@ async fn only_files_below_the_folder_are_opened() {
         assert!(said.contains(part), "{file}: {said}");
     }
     assert_eq!(check(&world.named("inside.db"), WIDE).await, Ok(()), "a link that stays inside");
-    // Even if the folder were chosen badly, the gateway's own files stay closed.
-    let bad = DatabaseFile { folder: world.dir.path().to_owned(), ..world.named("data/proliferate.db") };
+    // Even if the directory were chosen badly, the gateway's own files stay closed.
+    let bad = DatabaseFile { directory: world.dir.path().to_owned(), ..world.named("data/proliferate.db") };
     let said = check(&bad, WIDE).await.unwrap_err().to_string();
     assert!(said.contains("belongs to the gateway"), "{said}");
 }

@@ -68,7 +68,7 @@ impl Drop for TlsServer {
     }
 }
 
-/// Runs a script in the folder of the project. Returns what it prints.
+/// Runs a script in the directory of the project. Returns what it prints.
 fn script(text: &str, argument: &Path) -> String {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut command = Command::new("bash");

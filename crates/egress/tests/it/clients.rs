@@ -25,17 +25,17 @@ use crate::origin::{HELLO, Origin};
 
 /// A directory served over HTTP: static files, and `/git/` through git's own HTTP backend.
 struct Site {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     address: SocketAddr,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Site {
     async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let root = folder.path().to_owned();
+        let root = directory.path().to_owned();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let root = root.clone();
@@ -44,7 +44,7 @@ impl Site {
                 tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self { folder, address, _task: AbortOnDropHandle::new(task) }
+        Self { directory, address, _task: AbortOnDropHandle::new(task) }
     }
 
     fn url(&self) -> String {
@@ -52,7 +52,7 @@ impl Site {
     }
 
     fn write(&self, path: &str, content: impl AsRef<[u8]>) {
-        let path = self.folder.path().join(path);
+        let path = self.directory.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
@@ -109,7 +109,7 @@ async fn git_backend(root: &Path, request: Request<Incoming>) -> Response<Full<B
 }
 
 /// A command that uses the proxy through the usual variables, isolated from this machine's settings.
-fn proxied_command(world: &World, program: &str, folder: &Path) -> Command {
+fn proxied_command(world: &World, program: &str, directory: &Path) -> Command {
     let proxy = format!("http://{}", world.address);
     let mut command = Command::new(program);
     for variable in
@@ -117,7 +117,7 @@ fn proxied_command(world: &World, program: &str, folder: &Path) -> Command {
     {
         command.env(variable, &proxy);
     }
-    command.env("no_proxy", "").env("NO_PROXY", "").current_dir(folder).kill_on_drop(true);
+    command.env("no_proxy", "").env("NO_PROXY", "").current_dir(directory).kill_on_drop(true);
     command
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
@@ -145,10 +145,10 @@ async fn is_installed(program: &str) -> bool {
     installed
 }
 
-/// Runs a command in a folder without the proxy, to prepare what is then fetched.
-async fn run_locally(folder: &Path, line: &[&str]) {
+/// Runs a command in a directory without the proxy, to prepare what is then fetched.
+async fn run_locally(directory: &Path, line: &[&str]) {
     let mut command = Command::new(line[0]);
-    command.args(&line[1..]).current_dir(folder);
+    command.args(&line[1..]).current_dir(directory);
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
     run_ok(command).await;
 }
@@ -186,7 +186,7 @@ async fn curl_works_plain_and_tunnelled_and_shows_refusals() {
 async fn git_clones_and_pushes() {
     let site = Site::start().await;
     let mut world = World::new().await;
-    let root = site.folder.path();
+    let root = site.directory.path();
     let seed = root.join("seed");
     site.write("seed/readme", "hello\n".repeat(20_000));
     let me = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
@@ -236,10 +236,10 @@ async fn pip_downloads_a_package() {
         "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     );
     site.write(&format!("w/{info}/RECORD"), "");
-    let folder = site.folder.path().join("w");
-    run_locally(&folder, &["python3", "-m", "zipfile", "-c", wheel, "tiny_thing.py", info]).await;
+    let directory = site.directory.path().join("w");
+    run_locally(&directory, &["python3", "-m", "zipfile", "-c", wheel, "tiny_thing.py", info]).await;
     site.write("simple/tiny-thing/index.html", format!("<!DOCTYPE html><a href=\"/w/{wheel}\">{wheel}</a>"));
-    let mut pip = proxied_command(&world, "pip", site.folder.path());
+    let mut pip = proxied_command(&world, "pip", site.directory.path());
     pip.env("PIP_CONFIG_FILE", "/dev/null");
     pip.args([
         "download",
@@ -260,7 +260,7 @@ async fn pip_downloads_a_package() {
         "tiny-thing",
     ]);
     run_ok(pip).await;
-    assert!(site.folder.path().join("got").join(wheel).exists());
+    assert!(site.directory.path().join("got").join(wheel).exists());
     only_plain_requests(&mut world).await;
 }
 
@@ -273,13 +273,13 @@ async fn npm_installs_a_package() {
     let mut world = World::new().await;
     let url = site.url();
     site.write("package/package.json", r#"{"name":"tiny-thing","version":"1.0.0"}"#);
-    run_locally(site.folder.path(), &["tar", "czf", "tiny.tgz", "package"]).await;
+    run_locally(site.directory.path(), &["tar", "czf", "tiny.tgz", "package"]).await;
     let manifest = format!(
         r#"{{"name":"tiny-thing","dist-tags":{{"latest":"1.0.0"}},"versions":{{"1.0.0":{{"name":"tiny-thing","version":"1.0.0","dist":{{"tarball":"{url}/tiny.tgz"}}}}}}}}"#
     );
     site.write("tiny-thing", manifest);
     site.write("app/package.json", r#"{"name":"app","version":"1.0.0"}"#);
-    let app = site.folder.path().join("app");
+    let app = site.directory.path().join("app");
     let mut npm = proxied_command(&world, "npm", &app);
     npm.env("npm_config_userconfig", app.join("none")).env("npm_config_cache", app.join("cache"));
     npm.args(["install", "--no-audit", "--no-fund", "--no-update-notifier", "--fetch-retries=0"]);
@@ -293,7 +293,7 @@ async fn npm_installs_a_package() {
 async fn cargo_fetches_a_crate() {
     let site = Site::start().await;
     let mut world = World::new().await;
-    let root = site.folder.path();
+    let root = site.directory.path();
     let package =
         |name: &str| format!("[package]\nname = \"{name}\"\nversion = \"1.0.0\"\nedition = \"2021\"\n");
     site.write("tiny-thing-1.0.0/Cargo.toml", package("tiny-thing"));

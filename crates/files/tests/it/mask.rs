@@ -15,7 +15,7 @@ fn find(bytes: &[u8]) -> Vec<Range<usize>> {
     windows.filter(|(_, window)| *window == SECRET.as_bytes()).map(|(at, _)| at..at + SECRET.len()).collect()
 }
 
-/// Masks a folder's `history`.
+/// Masks a directory's `history`.
 fn mask(top: &TempDir) -> u64 {
     files::mask(top.path(), Path::new("data/history"), &find).unwrap()
 }
@@ -170,10 +170,10 @@ fn endless_row() -> Vec<u8> {
 #[test]
 fn links_lead_nowhere_and_hostile_databases_end() {
     let top = history();
-    let (outside, folder) = (top.path().join("outside"), top.path().join("data/history"));
+    let (outside, directory) = (top.path().join("outside"), top.path().join("data/history"));
     fs::write(&outside, SECRET).unwrap();
-    symlink(&outside, folder.join("link")).unwrap();
-    symlink(top.path(), folder.join("folder")).unwrap();
+    symlink(&outside, directory.join("link")).unwrap();
+    symlink(top.path(), directory.join("directory")).unwrap();
     // Its pages and its log name themselves and what does not exist.
     let mut database = b"SQLite format 3\0".to_vec();
     database.extend([2, 0]);
@@ -183,22 +183,22 @@ fn links_lead_nowhere_and_hostile_databases_end() {
     database.extend([0x0d, 0, 0, 255, 255]);
     database.resize(512, 0xff);
     let page: Vec<u8> = [&[0x0d, 0, 0, 255, 255, 0, 0, 0][..], &[1; 504]].concat();
-    fs::write(folder.join("hostile.db"), [database, page].concat()).unwrap();
-    symlink(&outside, folder.join("hostile.db-wal")).unwrap();
-    let endless = folder.join("endless.db");
+    fs::write(directory.join("hostile.db"), [database, page].concat()).unwrap();
+    symlink(&outside, directory.join("hostile.db-wal")).unwrap();
+    let endless = directory.join("endless.db");
     fs::write(&endless, endless_row()).unwrap();
     fs::File::options().write(true).open(&endless).unwrap().set_len(5 << 20).unwrap();
-    fs::write(folder.join("odd.db"), b"SQLite format 3\0").unwrap();
-    let claims = fs::File::create(folder.join("sparse")).unwrap();
+    fs::write(directory.join("odd.db"), b"SQLite format 3\0").unwrap();
+    let claims = fs::File::create(directory.join("sparse")).unwrap();
     claims.set_len(1 << 40).unwrap();
     assert_eq!(mask(&top), 1, "the file of a terabyte is removed");
-    assert!(has_secret(&outside) && !folder.join("sparse").exists());
+    assert!(has_secret(&outside) && !directory.join("sparse").exists());
     assert!(!has_secret(&endless));
-    assert_eq!(fs::metadata(folder.join("hostile.db")).unwrap().size(), 1_024);
+    assert_eq!(fs::metadata(directory.join("hostile.db")).unwrap().size(), 1_024);
 
-    fs::remove_dir_all(&folder).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
     assert_eq!(mask(&top), 0, "there is no history yet");
-    symlink(top.path(), &folder).unwrap();
+    symlink(top.path(), &directory).unwrap();
     assert_eq!(mask(&top), 0);
     assert!(has_secret(&outside));
 }

@@ -209,7 +209,7 @@ pub(super) fn header_value(text: &str) -> Result<(), String> {
         .map_err(|_| "has characters that no header can carry".to_owned())
 }
 
-/// The XDG data directory, or the current folder if there is no home directory.
+/// The XDG data directory, or the current directory if there is no home directory.
 pub(super) fn default_data_dir(environment: &BTreeMap<String, String>) -> PathBuf {
     let set = |name: &str| environment.get(name).filter(|value| value.starts_with('/')).map(PathBuf::from);
     set("XDG_DATA_HOME")

@@ -56,7 +56,7 @@ pub(super) async fn exec(
     };
     let command = Command { exec, stdin: stdin.unwrap_or_default(), stopped: Box::pin(stopped) };
     let (user, session) = (member(&access)?.id, (access.session.org_id, access.session.id));
-    // In a folder that the caller names, it may be the folder that does not exist.
+    // In a directory that the caller names, it may be the directory that does not exist.
     let program = request.command.into_iter().next().filter(|_| request.cwd.is_none());
     let running = sessions::run_command(&app.sessions, session, user, command).await?;
     let frames = stream::unfold((Some(running), program), |(running, program)| async move {

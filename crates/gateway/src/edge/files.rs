@@ -29,7 +29,7 @@ const CHUNK_BYTES: u64 = 1024 * 1024;
 const MAX_ENTRIES: usize = 10_000;
 const FILE_MODE_HEADER: HeaderName = HeaderName::from_static("x-file-mode");
 
-/// Lists a folder, or shows one file.
+/// Lists a directory, or shows one file.
 #[utoipa::path(get, path = "/proliferate/{id}/files", tag = "sandboxes",
     params(("id" = proto::SessionId, Path), FileQuery),
     responses((status = 200, body = FileListing), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -49,7 +49,7 @@ pub(super) async fn list(
     }
     let listing = supervisor.list(place, MAX_ENTRIES).await.map_err(|error| supervisor_error(&error))?;
     let entries = listing.entries.into_iter().map(|one| entry(one.name, one.stat)).collect();
-    Ok(Json(FileListing { kind: FileKind::Folder, entries, truncated: listing.truncated }))
+    Ok(Json(FileListing { kind: FileKind::Directory, entries, truncated: listing.truncated }))
 }
 
 /// Returns the content of a file; the header `x-file-mode` has its permissions.
@@ -122,7 +122,7 @@ impl Reading {
     }
 }
 
-/// Replaces a file, and creates the folders that are missing.
+/// Replaces a file, and creates the directories that are missing.
 #[utoipa::path(put, path = "/proliferate/{id}/files/content", tag = "sandboxes",
     params(("id" = proto::SessionId, Path), FileQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -159,7 +159,7 @@ fn entry(name: String, stat: Stat) -> FileEntry {
 fn kind_of(kind: Kind) -> FileKind {
     match kind {
         Kind::File => FileKind::File,
-        Kind::Directory => FileKind::Folder,
+        Kind::Directory => FileKind::Directory,
         Kind::Symlink => FileKind::Symlink,
         Kind::Other => FileKind::Other,
     }

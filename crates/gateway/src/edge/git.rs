@@ -51,7 +51,7 @@ impl From<ProxyError> for ApiError {
     fn from(error: ProxyError) -> Self {
         let text = error.to_string();
         match error {
-            ProxyError::NoFolder | ProxyError::OutsideRoots | ProxyError::NoRepository => {
+            ProxyError::NoDirectory | ProxyError::OutsideRoots | ProxyError::NoRepository => {
                 Self::not_found(&text)
             }
             ProxyError::BadPush(_) => Self::bad_request(text),

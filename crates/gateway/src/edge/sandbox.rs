@@ -42,12 +42,12 @@ pub(super) async fn record_access(
     Ok(())
 }
 
-/// A path as people write it: relative to the workspace, or to the home folder after `~/`. The supervisor refuses paths
-/// that leave these folders, also by symlinks.
+/// A path as people write it: relative to the workspace, or to the home directory after `~/`. The supervisor refuses paths
+/// that leave these directories, also by symlinks.
 pub(super) fn place(path: &str) -> Result<Place, ApiError> {
     if path.len() > 4096 || path.contains('\0') || path.starts_with('/') {
         return Err(ApiError::bad_request(
-            "path must be relative to the workspace, or begin with ~/ for the home folder",
+            "path must be relative to the workspace, or begin with ~/ for the home directory",
         ));
     }
     match path.strip_prefix('~') {
@@ -63,7 +63,7 @@ pub(super) fn supervisor_error(error: &ClientError) -> ApiError {
     let ClientError::Refused(refusal) = error else { return ApiError::no_sandbox(&error.to_string()) };
     let message = refusal.to_string();
     match refusal.code {
-        Code::NotFound => ApiError::not_found("There is no such file or folder"),
+        Code::NotFound => ApiError::not_found("There is no such file or directory"),
         Code::TooLarge => ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             proto::ErrorCode::PayloadTooLarge,

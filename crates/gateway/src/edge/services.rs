@@ -50,8 +50,8 @@ pub(super) async fn start(
     if command.trim().is_empty() || command.chars().count() > MAX_COMMAND || command.contains('\0') {
         return Err(ApiError::bad_request("command has 1 to 1000 characters and no NUL"));
     }
-    let folder = request.cwd.as_deref().filter(|path| !matches!(*path, "" | "."));
-    if folder.is_some_and(|path| env_files::workspace_file(path).is_none()) {
+    let directory = request.cwd.as_deref().filter(|path| !matches!(*path, "" | "."));
+    if directory.is_some_and(|path| env_files::workspace_file(path).is_none()) {
         return Err(ApiError::bad_request(
             "cwd must be a path inside the workspace, of at most 500 characters",
         ));

@@ -57,13 +57,13 @@ fn unknown() -> ApiError {
 
 /// Refuses a key or prefix that no file of this session can have.
 fn check(session: SessionId, field: &str, key: &str) -> Result<(), ApiError> {
-    let folder = format!("sessions/{session}/verification/");
+    let directory = format!("sessions/{session}/verification/");
     let plain = key.len() <= MAX_KEY_BYTES && !key.contains(char::is_control);
-    if plain && key.starts_with(&folder) {
+    if plain && key.starts_with(&directory) {
         return Ok(());
     }
     let expected = format!(
-        "{field} must start with {folder}, and have at most {MAX_KEY_BYTES} bytes and no control characters"
+        "{field} must start with {directory}, and have at most {MAX_KEY_BYTES} bytes and no control characters"
     );
     Err(ApiError::bad_request(&expected))
 }

@@ -250,7 +250,7 @@ async fn load_configuration(
 }
 
 /// Checks the URL of a repository: HTTP or HTTPS with a host and a path, without user name, password or fragment; or a
-/// folder that the operator allows.
+/// directory that the operator allows.
 fn git_url(app: &AppState, text: &str) -> Result<Url, ApiError> {
     let wanted = || ApiError::bad_request("url must be https://host/path without a user name");
     let url = Url::parse(text).map_err(|_| wanted())?;
@@ -262,11 +262,13 @@ fn git_url(app: &AppState, text: &str) -> Result<Url, ApiError> {
     if fine && url.path().len() > 1 { Ok(url) } else { Err(wanted()) }
 }
 
-/// Checks that a `file` URL is a folder below the operator's local roots. Every other path gets the same answer, so
-/// that it does not reveal which folders exist.
+/// Checks that a `file` URL is a directory below the operator's local roots. Every other path gets the same answer, so
+/// that it does not reveal which directories exist.
 fn local_url(app: &AppState, url: &Url) -> Result<Url, ApiError> {
-    let url = app.git.local_folder(url).and_then(|folder| Url::from_file_path(folder).ok());
-    url.ok_or_else(|| ApiError::bad_request("This is no folder below the operator's WORKSPACE_LOCAL_ROOTS"))
+    let url = app.git.local_directory(url).and_then(|directory| Url::from_file_path(directory).ok());
+    url.ok_or_else(|| {
+        ApiError::bad_request("This is no directory below the operator's WORKSPACE_LOCAL_ROOTS")
+    })
 }
 
 fn is_fine_branch(branch: &str) -> bool {
@@ -293,7 +295,7 @@ fn check_name(name: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Checks where repositories are placed: each in one folder of the workspace, or in the workspace itself.
+/// Checks where repositories are placed: each in one directory of the workspace, or in the workspace itself.
 fn placements(repos: Vec<RepoPlace>) -> Result<Vec<Placement>, ApiError> {
     let plain = |path: &str| {
         path == "."
@@ -301,7 +303,7 @@ fn placements(repos: Vec<RepoPlace>) -> Result<Vec<Placement>, ApiError> {
     };
     if repos.len() > MAX_REPOS || !repos.iter().all(|place| plain(&place.workspace_path)) {
         return Err(ApiError::bad_request(
-            "workspacePath is `.` or the name of a folder; at most 20 repositories",
+            "workspacePath is `.` or the name of a directory; at most 20 repositories",
         ));
     }
     Ok(repos

@@ -84,11 +84,11 @@ mod tests {
         PlacedRepo { repo: repo_at(url), workspace_path: ".".to_owned() }
     }
 
-    fn git(folder: &Path, arguments: &[&str]) -> String {
+    fn git(directory: &Path, arguments: &[&str]) -> String {
         let mut command = Command::new("git");
-        let file = folder.join("git.config").display().to_string();
-        let system = folder.join("git.identity").display().to_string();
-        command.current_dir(folder).args(arguments).envs([
+        let file = directory.join("git.config").display().to_string();
+        let system = directory.join("git.identity").display().to_string();
+        command.current_dir(directory).args(arguments).envs([
             ("GIT_CONFIG_COUNT", "1"),
             ("GIT_CONFIG_KEY_0", "include.path"),
             ("GIT_CONFIG_VALUE_0", &file),
@@ -102,11 +102,11 @@ mod tests {
 
     #[test]
     fn git_fetches_a_sessions_repositories_from_the_gateway_and_no_others() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let urls = ["https://h/o/app.git", "https://h/o/appx", "https://h/o/app-ui", "file:///srv/a"];
         let text = gateway_routes("http://g", &"t".to_owned().into(), &urls.map(placed));
-        std::fs::write(folder.path().join("git.config"), text).unwrap();
-        let fetched_from = |url: &str| git(folder.path(), &["ls-remote", "--get-url", url]);
+        std::fs::write(directory.path().join("git.config"), text).unwrap();
+        let fetched_from = |url: &str| git(directory.path(), &["ls-remote", "--get-url", url]);
         for (url, to) in [
             ("https://h/o/app", "http://g/git/https/h/o/app"),
             ("https://h/o/app/", "http://g/git/https/h/o/app/"),
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn commits_have_the_creators_name_unless_the_repository_sets_another() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path();
-        git(folder, &["init", "-q"]);
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        git(directory, &["init", "-q"]);
         let commit_author = |creator: Option<Member>| {
-            std::fs::write(folder.join("git.identity"), author(creator.as_ref())).unwrap();
-            git(folder, &["commit", "-q", "--allow-empty", "-m", "m"]);
-            git(folder, &["log", "-1", "--format=%an|%ae|%cn|%ce"])
+            std::fs::write(directory.join("git.identity"), author(creator.as_ref())).unwrap();
+            git(directory, &["commit", "-q", "--allow-empty", "-m", "m"]);
+            git(directory, &["log", "-1", "--format=%an|%ae|%cn|%ce"])
         };
         let member = |name: &str| Member {
             user_id: uuid::Uuid::nil().into(),
@@ -157,7 +157,7 @@ mod tests {
         }
         let [name, email] = DEFAULT_AUTHOR;
         assert_eq!(commit_author(None), format!("{name}|{email}|{name}|{email}"));
-        git(folder, &["config", "user.name", "Bob"]);
+        git(directory, &["config", "user.name", "Bob"]);
         assert!(commit_author(None).starts_with("Bob|"));
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn canonical(text: &str) -> Option<Url> {
     let mut url = Url::parse(text).ok()?;
     match url.scheme() {
         "https" | "http" => {}
-        // A folder may have any name, also one that ends with `.git`.
+        // A directory may have any name, also one that ends with `.git`.
         "file" => return Some(url),
         _ => return None,
     }

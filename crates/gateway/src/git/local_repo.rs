@@ -1,5 +1,5 @@
-//! Repositories in folders of the operator's machine, served to sandboxes by `git http-backend`: read-only, below the
-//! roots that the settings name, and as the folder's owner, since the gateway may be root.
+//! Repositories in directories of the operator's machine, served to sandboxes by `git http-backend`: read-only, below the
+//! roots that the settings name, and as the directory's owner, since the gateway may be root.
 
 mod git_dir;
 
@@ -35,16 +35,16 @@ pub(super) struct CgiResponse {
     pub(super) body: BoxStream<'static, io::Result<Bytes>>,
 }
 
-/// The folder at a path, if it is below one of the roots. Symbolic links are resolved first, so that none leads out of
+/// The directory at a path, if it is below one of the roots. Symbolic links are resolved first, so that none leads out of
 /// a root.
 pub(super) fn allowed(roots: &[PathBuf], path: &Path) -> Option<PathBuf> {
-    Roots::new(roots).resolve(path).filter(|folder| folder.is_dir())
+    Roots::new(roots).resolve(path).filter(|directory| directory.is_dir())
 }
 
-/// The git directory of a folder that is allowed, if nothing in it leads out of the roots.
-pub(super) async fn git_dir(roots: &[PathBuf], folder: &Path) -> io::Result<PathBuf> {
-    let (roots, folder) = (Roots::new(roots), folder.to_owned());
-    tokio::task::spawn_blocking(move || roots.git_dir(&folder)).await?
+/// The git directory of a directory that is allowed, if nothing in it leads out of the roots.
+pub(super) async fn git_dir(roots: &[PathBuf], directory: &Path) -> io::Result<PathBuf> {
+    let (roots, directory) = (Roots::new(roots), directory.to_owned());
+    tokio::task::spawn_blocking(move || roots.git_dir(&directory)).await?
 }
 
 /// Runs the backend on a git directory that is allowed.
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_folders_below_a_root_are_served_by_any_path() {
+    fn only_directories_below_a_root_are_served_by_any_path() {
         let dir = tempfile::tempdir().unwrap();
         let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
         std::fs::create_dir_all(root.join("app")).unwrap();

@@ -58,12 +58,12 @@ impl ProxyReply {
 pub(crate) enum ProxyError {
     #[error("This repository does not belong to the session")]
     OtherRepository,
-    #[error("A folder of the operator's machine is read-only for sessions: it cannot be pushed to")]
+    #[error("A directory of the operator's machine is read-only for sessions: it cannot be pushed to")]
     LocalPush,
-    #[error("This folder is not available")]
-    NoFolder,
+    #[error("This directory is not available")]
+    NoDirectory,
     #[error(
-        "Parts of this repository are outside of the folders that the operator lets sessions read (its .git file, alternates \
+        "Parts of this repository are outside of the directories that the operator lets sessions read (its .git file, alternates \
          or symbolic links lead there)"
     )]
     OutsideRoots,
@@ -126,7 +126,7 @@ impl GitService {
         });
         let (repo, endpoint) = found.ok_or(ProxyError::OtherRepository)?;
         if let Some(url) = canonical_url(repo).filter(|url| url.scheme() == "file") {
-            return self.read_folder(&url, endpoint, request).await;
+            return self.read_directory(&url, endpoint, request).await;
         }
         match endpoint {
             Endpoint::Refs(_) | Endpoint::Fetch => {
@@ -137,18 +137,18 @@ impl GitService {
         }
     }
 
-    /// Serves a folder of the operator's machine, which sessions can read and not write.
-    async fn read_folder(
+    /// Serves a directory of the operator's machine, which sessions can read and not write.
+    async fn read_directory(
         &self,
         url: &Url,
         endpoint: Endpoint,
         request: ProxyRequest,
     ) -> Result<ProxyReply, ProxyError> {
-        let folder = self.local_folder(url).ok_or(ProxyError::NoFolder)?;
+        let directory = self.local_directory(url).ok_or(ProxyError::NoDirectory)?;
         if matches!(endpoint, Endpoint::Push | Endpoint::Refs(RECEIVE_PACK)) {
             return Err(ProxyError::LocalPush);
         }
-        let git_dir = local_repo::git_dir(&self.settings.local_roots, &folder).await.map_err(|error| {
+        let git_dir = local_repo::git_dir(&self.settings.local_roots, &directory).await.map_err(|error| {
             tracing::warn!(%error, "a repository is not served");
             ProxyError::OutsideRoots
         })?;
@@ -165,9 +165,10 @@ impl GitService {
         let body = bounded(request.body, MAX_REQUEST);
         let response = local_repo::serve(&git_dir, &cgi, body).await.map_err(|error| {
             tracing::warn!(%error, "git http-backend failed");
-            ProxyError::NoFolder
+            ProxyError::NoDirectory
         })?;
-        let content_type = HeaderValue::from_str(&response.content_type).map_err(|_| ProxyError::NoFolder)?;
+        let content_type =
+            HeaderValue::from_str(&response.content_type).map_err(|_| ProxyError::NoDirectory)?;
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, content_type)]);
         Ok(ProxyReply { headers, body: response.body })
     }

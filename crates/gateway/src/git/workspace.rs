@@ -202,8 +202,8 @@ impl WorkspaceRepo {
         Ok(failed(action, code, &first_line(&output.stderr)))
     }
 
-    async fn exists(&self, folder: &str, name: &str) -> Result<bool, GitError> {
-        let test = ["test", "-e", &format!("{folder}/{name}")];
+    async fn exists(&self, directory: &str, name: &str) -> Result<bool, GitError> {
+        let test = ["test", "-e", &format!("{directory}/{name}")];
         Ok(self.run(&test, QUICK_TIMEOUT_MS, BTreeMap::new()).await?.code == 0)
     }
 
@@ -259,7 +259,7 @@ impl WorkspaceRepo {
 
     pub(super) async fn run_in(
         &self,
-        folder: Place,
+        directory: Place,
         argv: &[&str],
         timeout_ms: u64,
         mut env: BTreeMap<String, String>,
@@ -275,7 +275,7 @@ impl WorkspaceRepo {
         );
         let exec = Exec {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-            cwd: Some(folder),
+            cwd: Some(directory),
             timeout_ms: Some(timeout_ms),
             env,
             ..Exec::default()

@@ -12,7 +12,7 @@ use crate::config::{self, Engine, find_program};
 /// The names in `/opt` of the agent and of the packages of Playwright's MCP server.
 const AGENT_DIR: &str = "agent";
 const SERVER_DIR: &str = "playwright-mcp";
-/// The server requires these packages by name. npm puts them beside the server, or into its own folder.
+/// The server requires these packages by name. npm puts them beside the server, or into its own directory.
 const REQUIRED_PACKAGES: [&str; 2] = ["playwright", "playwright-core"];
 
 /// The programs for one sandbox.
@@ -22,7 +22,7 @@ pub(super) struct AgentPrograms {
 }
 
 impl AgentPrograms {
-    /// The folders to mount into the sandbox, by name.
+    /// The directories to mount into the sandbox, by name.
     pub(super) fn mounts(&self) -> BTreeMap<&'static str, PathBuf> {
         let packages = self.browser.iter().flat_map(|browser| browser.packages.clone());
         packages.chain([(AGENT_DIR, self.agent.clone())]).collect()
@@ -81,7 +81,7 @@ impl BrowserPrograms {
         let server = find_program(search_path, SERVER_DIR).and_then(|program| program.canonicalize().ok());
         let server = server.as_deref().and_then(Path::parent).ok_or(NoBrowser::NoServer)?;
         let mut packages = BTreeMap::from([(SERVER_DIR, server.to_owned())]);
-        // The server's package is in a folder of its own, `@playwright`, beside the others.
+        // The server's package is in a directory of its own, `@playwright`, beside the others.
         let beside = server.ancestors().nth(2).unwrap_or(server);
         packages.extend(
             REQUIRED_PACKAGES
@@ -100,7 +100,7 @@ impl BrowserPrograms {
 
 /// The path inside of a program that a sandbox has from this root filesystem. It may be a link that leads nowhere outside.
 fn find_inside(root: &Path, name: &str) -> Option<PathBuf> {
-    let paths = DEFAULT_PATH.split(':').map(|folder| Path::new(folder).join(name));
+    let paths = DEFAULT_PATH.split(':').map(|directory| Path::new(directory).join(name));
     let exists = |path: &PathBuf| {
         let relative = path.strip_prefix("/").unwrap_or(path);
         root.join(relative).symlink_metadata().is_ok()
@@ -116,13 +116,13 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// A root filesystem with these programs, and a folder into which npm installed the server.
+    /// A root filesystem with these programs, and a directory into which npm installed the server.
     fn machine(
         programs: &[&str],
         installed: bool,
     ) -> (tempfile::TempDir, Result<BrowserPrograms, NoBrowser>) {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |path: &str| folder.path().join(path);
+        let directory = tempfile::tempdir().unwrap();
+        let at = |path: &str| directory.path().join(path);
         fs::create_dir_all(at("root/usr/bin")).unwrap();
         for program in programs {
             fs::write(at("root/usr/bin").join(program), "").unwrap();
@@ -140,7 +140,7 @@ mod tests {
         let rootfs = ("SANDBOX_ROOTFS".to_owned(), at("root").to_string_lossy().into_owned());
         let config = Config::load(&BTreeMap::new(), &[rootfs]).unwrap();
         let found = BrowserPrograms::find(&config.sandboxes, &[at("node_modules/.bin")]);
-        (folder, found)
+        (directory, found)
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(machine(&["node", "chromium"], false).1, Err(NoBrowser::NoServer));
         assert_eq!(machine(&["node"], true).1, Err(NoBrowser::NoProgram("chromium")));
         assert_eq!(machine(&["chromium"], true).1, Err(NoBrowser::NoProgram("node")));
-        let (_folder, found) = machine(&["node", "chromium"], true);
+        let (_directory, found) = machine(&["node", "chromium"], true);
         let found = found.unwrap();
         assert_eq!(found.program(), "/usr/bin/chromium");
         let names: Vec<_> = found.packages.keys().copied().collect();

@@ -65,14 +65,14 @@ pub(crate) async fn commands(
 }
 
 /// Renames the commands whose service would replace an earlier one, for example because two repositories have one of the
-/// same name: after their folder, or else with a number.
+/// same name: after their directory, or else with a number.
 fn distinct(commands: Vec<AutoStartCommand>) -> Vec<AutoStartCommand> {
     let mut taken = HashSet::new();
     let rename = |command: AutoStartCommand| {
         let name = command.name.clone();
-        let in_folder = command.workspace_path.as_ref().map(|folder| format!("{name}-{folder}"));
+        let in_directory = command.workspace_path.as_ref().map(|directory| format!("{name}-{directory}"));
         let numbered = (2..).map(|number| format!("{number}-{name}"));
-        let mut names = std::iter::once(name.clone()).chain(in_folder).chain(numbered);
+        let mut names = std::iter::once(name.clone()).chain(in_directory).chain(numbered);
         let free = names.find(|name| taken.insert(service_name(name)));
         AutoStartCommand { name: free.unwrap_or_default(), ..command }
     };
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn services_of_the_same_name_are_renamed_after_their_folder() {
+    fn services_of_the_same_name_are_renamed_after_their_directory() {
         let long = "x".repeat(70);
         for (given, expected) in [
             (vec![("web", Some(".")), ("web", Some("lib")), ("db", None)], vec!["web", "web-lib", "db"]),
@@ -331,7 +331,7 @@ mod tests {
             (vec![("web-lib", None), ("web", None), ("web", Some("lib"))], vec!["web-lib", "web", "2-web"]),
             (vec![(&long, None), (&long, Some("lib"))], vec![&long, &format!("2-{long}")]),
         ] {
-            let given = given.into_iter().map(|(name, folder)| command(name, folder, None)).collect();
+            let given = given.into_iter().map(|(name, directory)| command(name, directory, None)).collect();
             let names: Vec<_> = distinct(given).into_iter().map(|command| command.name).collect();
             assert_eq!(names, expected);
         }

@@ -23,18 +23,18 @@ pub(crate) fn parse(stored: Option<Value>) -> Option<Vec<EnvFile>> {
 
 /// The path of a file in the workspace.
 pub(crate) fn place(file: &EnvFile) -> Option<PathBuf> {
-    let folder = workspace_folder(&file.workspace_path)?;
-    Some(folder.join(workspace_file(&file.path)?))
+    let directory = workspace_directory(&file.workspace_path)?;
+    Some(directory.join(workspace_file(&file.path)?))
 }
 
 /// A path of a file inside the workspace in its plain form. `None` for a path that leaves the workspace, is empty, or
 /// is not one line.
 pub(crate) fn workspace_file(path: &str) -> Option<PathBuf> {
-    workspace_folder(path).filter(|plain| !plain.as_os_str().is_empty())
+    workspace_directory(path).filter(|plain| !plain.as_os_str().is_empty())
 }
 
-/// The same for a folder, which may be the workspace itself.
-fn workspace_folder(path: &str) -> Option<PathBuf> {
+/// The same for a directory, which may be the workspace itself.
+fn workspace_directory(path: &str) -> Option<PathBuf> {
     if path.chars().count() > MAX_PATH || path.chars().any(char::is_control) || path.contains('\\') {
         return None;
     }
@@ -57,7 +57,7 @@ pub(crate) fn check(field: &str, files: &[EnvFile]) -> Result<(), String> {
     if places.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(format!("{field} names the same file twice"));
     }
-    // Sorted by their components, a folder comes right before what is in it.
+    // Sorted by their components, a directory comes right before what is in it.
     if let Some(pair) = places.windows(2).find(|pair| pair[1].starts_with(&pair[0])) {
         let (file, inner) = (pair[0].display(), pair[1].display());
         return Err(format!("{field} names {file} as a file, and {inner} in it"));
@@ -68,10 +68,10 @@ pub(crate) fn check(field: &str, files: &[EnvFile]) -> Result<(), String> {
 fn problems(at: &str, file: &EnvFile) -> Vec<String> {
     let at = |field: &str, rule: &str| format!("{at}.{field} must be {rule}");
     let mut found = Vec::new();
-    if workspace_folder(&file.workspace_path).is_none() {
+    if workspace_directory(&file.workspace_path).is_none() {
         found.push(at("workspacePath", "a path inside the workspace, of at most 500 characters"));
     }
-    if names_folder(&file.path) || workspace_file(&file.path).is_none() {
+    if names_directory(&file.path) || workspace_file(&file.path).is_none() {
         found.push(at("path", "a file inside the workspace, of 1 to 500 characters"));
     }
     if file.keys.is_empty() || file.keys.len() > MAX_KEYS {
@@ -88,8 +88,8 @@ fn problems(at: &str, file: &EnvFile) -> Vec<String> {
     found
 }
 
-/// Whether a path can only be a folder's.
-fn names_folder(path: &str) -> bool {
+/// Whether a path can only be a directory's.
+fn names_directory(path: &str) -> bool {
     matches!(path.rsplit('/').next(), Some("" | "."))
 }
 

@@ -130,25 +130,25 @@ impl Environment {
         Ok(Self { files, variables, secret_files, repos })
     }
 
-    /// The value of a variable for files in this folder of the workspace, with its owner: the session's, or else the
+    /// The value of a variable for files in this directory of the workspace, with its owner: the session's, or else the
     /// configuration's, the repository's or the organization's.
-    fn value(&self, key: &str, folder: &Path) -> Option<&OpenSecret> {
+    fn value(&self, key: &str, directory: &Path) -> Option<&OpenSecret> {
         let here: Vec<RepoId> =
-            self.repos.iter().filter(|(_, path)| path == folder).map(|(id, _)| *id).collect();
+            self.repos.iter().filter(|(_, path)| path == directory).map(|(id, _)| *id).collect();
         let named = self.variables.iter().filter(|secret| secret.key == key);
         named.min_by_key(|secret| rank(secret.scope, &here))
     }
 
     /// The owner of a variable's value.
     pub(crate) fn source(&self, file: &EnvFile, key: &str) -> Option<Scope> {
-        self.value(key, &folder(file)).map(|secret| secret.scope)
+        self.value(key, &directory(file)).map(|secret| secret.scope)
     }
 
     /// The required variables of all files that have no value, each once.
     pub(crate) fn missing(&self) -> Vec<String> {
         let mut missing: Vec<String> = Vec::new();
         for file in &self.files {
-            let absent = |key: &str| self.value(key, &folder(file)).is_none();
+            let absent = |key: &str| self.value(key, &directory(file)).is_none();
             for key in file.keys.iter().filter(|key| key.required && absent(&key.key)) {
                 if !missing.contains(&key.key) {
                     missing.push(key.key.clone());
@@ -230,8 +230,8 @@ impl Environment {
     }
 
     fn values(&self, file: &EnvFile) -> BTreeMap<String, String> {
-        let folder = folder(file);
-        let value = |key: &str| Some(self.value(key, &folder)?.value.expose_secret().to_owned());
+        let directory = directory(file);
+        let value = |key: &str| Some(self.value(key, &directory)?.value.expose_secret().to_owned());
         file.keys.iter().filter_map(|key| Some((key.key.clone(), value(&key.key)?))).collect()
     }
 
@@ -258,12 +258,15 @@ impl Environment {
 
     /// Keeps a secret file out of commits of the repository that contains it.
     async fn exclude(&self, inside: &Sandboxd, path: &Path) -> Result<(), EnvironmentError> {
-        let containing =
-            self.repos.iter().filter_map(|(_, folder)| Some((folder, path.strip_prefix(folder).ok()?)));
-        let Some((folder, inner)) = containing.max_by_key(|(folder, _)| folder.components().count()) else {
+        let containing = self
+            .repos
+            .iter()
+            .filter_map(|(_, directory)| Some((directory, path.strip_prefix(directory).ok()?)));
+        let Some((directory, inner)) = containing.max_by_key(|(directory, _)| directory.components().count())
+        else {
             return Ok(());
         };
-        let place = Place::workspace(folder.join(".git/info/exclude").to_string_lossy());
+        let place = Place::workspace(directory.join(".git/info/exclude").to_string_lossy());
         let mut lines = match inside.read_file(place.clone(), 0, MAX_EXCLUDE).await {
             Ok(found) => found.bytes,
             Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => Vec::new(),
@@ -297,7 +300,7 @@ impl Environment {
     }
 }
 
-/// How strong an owner's value is; the lowest number wins. Repositories in the same folder come before others.
+/// How strong an owner's value is; the lowest number wins. Repositories in the same directory come before others.
 fn rank(scope: Scope, here: &[RepoId]) -> u8 {
     match scope {
         Scope::Session(_) => 0,
@@ -308,7 +311,7 @@ fn rank(scope: Scope, here: &[RepoId]) -> u8 {
     }
 }
 
-fn folder(file: &EnvFile) -> PathBuf {
+fn directory(file: &EnvFile) -> PathBuf {
     env_files::workspace_file(&file.workspace_path).unwrap_or_default()
 }
 
@@ -330,7 +333,7 @@ fn optional(file: &EnvFile) -> EnvFile {
 }
 
 /// The environment files of a session, and where its repositories are: the configuration's files, and those of each
-/// repository in its folder. The configuration's file takes precedence over a repository's at the same place.
+/// repository in its directory. The configuration's file takes precedence over a repository's at the same place.
 async fn specification(
     runtime: &Runtime,
     record: &SessionRecord,

@@ -50,7 +50,7 @@ impl OutdatedEnvironments {
         self.0.lock().outdated.insert(session, 0);
     }
 
-    /// Holds a session back while it boots. Its repositories are not cloned yet, and git clones only into an empty folder.
+    /// Holds a session back while it boots. Its repositories are not cloned yet, and git clones only into an empty directory.
     pub(super) fn hold(&self, session: SessionId) -> Hold<'_> {
         *self.0.lock().booting.entry(session).or_default() += 1;
         Hold { environments: self, session }

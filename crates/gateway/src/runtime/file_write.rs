@@ -70,7 +70,7 @@ impl Outside for WriteFile {
     }
 }
 
-/// Replaces a file, and creates the folders that are missing.
+/// Replaces a file, and creates the directories that are missing.
 async fn write(_: &Permit, supervisor: &Sandboxd, write: &FileWrite) -> Result<Stat, ClientError> {
     supervisor.write_file(write.place.clone(), write.content.clone(), Some(write.mode)).await
 }

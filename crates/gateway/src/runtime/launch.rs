@@ -333,7 +333,7 @@ impl Launch {
         Ok(mode)
     }
 
-    /// Writes the event that started the session where the agent can read it. The folder is in no snapshot, so every
+    /// Writes the event that started the session where the agent can read it. The directory is in no snapshot, so every
     /// sandbox of the session gets the file anew.
     async fn write_trigger_context(&self, handle: &SandboxHandle) -> Result<(), LaunchError> {
         let context = self.runtime.store.trigger_context(self.record.org_id, self.record.id).await?;

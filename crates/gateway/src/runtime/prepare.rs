@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::{AgentType, Browser, ChatModel, Launch as AgentLaunch, Setup, TOOL_FOLDER, Tool, Urls};
+use agent::{AgentType, Browser, ChatModel, Launch as AgentLaunch, Setup, TOOL_DIRECTORY, Tool, Urls};
 use sandboxd::protocol::{Code, ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -13,7 +13,7 @@ use super::agent_programs::AgentPrograms;
 use super::launch::LaunchError;
 use super::sandbox_handle::SandboxHandle;
 
-/// The folder of the agent's files in the home directory, outside of every repository.
+/// The directory of the agent's files in the home directory, outside of every repository.
 pub(super) const AGENT_DIR: &str = ".proliferate/agent";
 pub(crate) const AGENT_SERVICE: &str = "agent";
 /// The number of restarts after which a booting agent is given up, and how often we check.
@@ -35,7 +35,7 @@ pub(super) struct AgentSettings {
 /// The paths and the port of the agent inside one sandbox.
 pub(super) struct AgentPaths {
     home: String,
-    folder: String,
+    directory: String,
     workspace: String,
     model_url: String,
     mcp_url: String,
@@ -50,7 +50,7 @@ impl AgentPaths {
         let sandboxes = &runtime.sandboxes;
         let home = sandboxes.home(&handle.id).to_string_lossy().into_owned();
         Self {
-            folder: format!("{home}/{AGENT_DIR}"),
+            directory: format!("{home}/{AGENT_DIR}"),
             workspace: format!("{home}/workspace"),
             model_url: format!("{}/llm", handle.gateway_url),
             mcp_url: format!("{}/mcp", handle.gateway_url),
@@ -65,7 +65,7 @@ impl AgentPaths {
     /// Writes the agent's files. Tool files from an earlier start are removed first: the mode may not have them any
     /// more, and the agent would load them.
     pub(super) async fn write(&self, inside: &Sandboxd, settings: &AgentSettings) -> Result<(), LaunchError> {
-        match inside.remove(Place::home(format!("{AGENT_DIR}/{TOOL_FOLDER}")), true).await {
+        match inside.remove(Place::home(format!("{AGENT_DIR}/{TOOL_DIRECTORY}")), true).await {
             Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
             removed => removed?,
         }
@@ -87,7 +87,7 @@ impl AgentPaths {
     fn setup<'a>(&'a self, settings: &'a AgentSettings) -> Setup<'a> {
         Setup {
             home: &self.home,
-            folder: &self.folder,
+            directory: &self.directory,
             workspace: &self.workspace,
             urls: Urls { model: &self.model_url, mcp: &self.mcp_url },
             model_key: settings.token.expose_secret(),

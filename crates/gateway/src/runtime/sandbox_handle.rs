@@ -40,8 +40,8 @@ const FAST_RETRIES: u32 = 50;
 const SLOW_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// The name of our own program in `/opt`.
 const OWN_PROGRAM: &str = "proliferate";
-/// The folder of our own files in the home directory. Snapshots never contain it.
-pub(crate) const OWN_FOLDER: &str = ".proliferate";
+/// The directory of our own files in the home directory. Snapshots never contain it.
+pub(crate) const OWN_DIRECTORY: &str = ".proliferate";
 /// Our git settings, in the home directory.
 pub(crate) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// The default git identity for commits. The user's own settings take precedence.
@@ -60,7 +60,7 @@ pub struct SandboxRequest {
     pub proxy: Proxy,
     /// The router behind `PROLIFERATE_GATEWAY_URL` inside.
     pub gateway: Option<Router>,
-    /// Programs and folders of the host that are mounted in `/opt` inside, under these names.
+    /// Programs and directories of the host that are mounted in `/opt` inside, under these names.
     pub programs: BTreeMap<&'static str, PathBuf>,
 }
 

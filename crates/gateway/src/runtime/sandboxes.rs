@@ -62,7 +62,7 @@ pub struct Sandboxes {
     pub(crate) outdated_environments: OutdatedEnvironments,
     pub(super) proxied: ProxiedConnections,
     engine: Kind,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// The engine, with what only this engine has.
@@ -76,14 +76,14 @@ impl Sandboxes {
     pub fn open(config: &Config, insecure: Insecure, rng: &Rng) -> Result<Self, SandboxesError> {
         let settings = &config.sandboxes;
         DataDir::prepare(&config.data_dir)?;
-        let folder = config.data_dir.join("sandboxes");
+        let directory = config.data_dir.join("sandboxes");
         let path = config.data_dir.join("sandboxes.key");
         let keys =
             RootKey::open(&path, rng).map_err(|source| SandboxesError::Key { path: path.clone(), source })?;
         let program = std::env::current_exe().map_err(SandboxesError::Program)?;
         let (engine, provider): (Kind, Arc<dyn Provider>) = match &settings.engine {
             Engine::Local => {
-                let local = local_config(config, folder.clone(), &program, rng);
+                let local = local_config(config, directory.clone(), &program, rng);
                 let bwrap = local.bwrap.clone();
                 let provider = LocalProvider::open(local)?;
                 (Kind::Local { provider: provider.clone(), bwrap }, Arc::new(provider))
@@ -94,7 +94,7 @@ impl Sandboxes {
             }
             Engine::Process if insecure == Insecure::Refused => return Err(SandboxesError::Insecure),
             Engine::Process => {
-                (Kind::Process, Arc::new(ProcessProvider::new(folder.clone(), process::Insecure)?))
+                (Kind::Process, Arc::new(ProcessProvider::new(directory.clone(), process::Insecure)?))
             }
         };
         Ok(Self {
@@ -109,7 +109,7 @@ impl Sandboxes {
             outdated_environments: OutdatedEnvironments::default(),
             proxied: ProxiedConnections::default(),
             engine,
-            folder,
+            directory,
         })
     }
 
@@ -162,10 +162,10 @@ impl Sandboxes {
         }
     }
 
-    /// The home directory as programs inside see it. Without isolation, that is the folder on the host.
+    /// The home directory as programs inside see it. Without isolation, that is the directory on the host.
     pub(super) fn home(&self, id: &SandboxId) -> PathBuf {
         match &self.engine {
-            Kind::Process => self.folder.join(id.as_str()),
+            Kind::Process => self.directory.join(id.as_str()),
             Kind::Local { .. } | Kind::Attach => PathBuf::from("/home/user"),
         }
     }
@@ -206,21 +206,21 @@ fn plain_http(url: &str, allowed: &[String]) -> PlainHttp {
 #[cfg(test)]
 impl Sandboxes {
     /// Builds sandboxes on a provider made by a test.
-    pub(super) fn of(provider: Arc<dyn Provider>, folder: &std::path::Path) -> Self {
+    pub(super) fn of(provider: Arc<dyn Provider>, directory: &std::path::Path) -> Self {
         let rng = Rng::system();
         Self {
             provider,
             limits: Limits::default(),
             rootfs: None,
             program: PathBuf::from("/bin/true"),
-            keys: RootKey::open(&folder.join("key"), &rng).unwrap(),
+            keys: RootKey::open(&directory.join("key"), &rng).unwrap(),
             rng,
             retiring: Semaphore::new(MAX_RETIRING),
             environment_locks: EnvironmentLocks::default(),
             outdated_environments: OutdatedEnvironments::default(),
             proxied: ProxiedConnections::default(),
             engine: Kind::Attach,
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
         }
     }
 }

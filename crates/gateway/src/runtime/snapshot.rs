@@ -11,11 +11,11 @@ use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
 use super::Runtime;
 use super::environment::{EnvironmentError, secret_paths};
-use super::sandbox_handle::OWN_FOLDER;
+use super::sandbox_handle::OWN_DIRECTORY;
 
-/// The folder of the user's files in the home directory.
+/// The directory of the user's files in the home directory.
 const WORKSPACE_DIR: &str = "workspace";
-/// The folder of evidence in the workspace, unless the agent names another one.
+/// The directory of evidence in the workspace, unless the agent names another one.
 pub(crate) const EVIDENCE_DIR: &str = ".proliferate/.verification";
 /// Shorter values that are words stay in the agent's history.
 const SHORTEST_MASKED_WORD: usize = 16;
@@ -77,7 +77,7 @@ pub(crate) async fn keep_files(
     Ok(id)
 }
 
-/// The paths that are not copied: the gateway's own folder, which contains the credential of this sandbox and is written
+/// The paths that are not copied: the gateway's own directory, which contains the credential of this sandbox and is written
 /// again for every other sandbox, and every path that ever had an environment file or a secret file. They are excluded
 /// instead of being removed during the copy: programs inside may need them, could write them again before the copy
 /// ends, and a crash in between would lose them.
@@ -93,11 +93,11 @@ async fn excluded_paths(
         EnvironmentError::Store(error) => SnapshotError::Store(error),
         other => SnapshotError::Secrets(other.to_string()),
     })?;
-    let mut excluded = vec![PathBuf::from(OWN_FOLDER)];
+    let mut excluded = vec![PathBuf::from(OWN_DIRECTORY)];
     excluded.extend(paths.into_iter().map(|path| Path::new(WORKSPACE_DIR).join(path)));
     if target == SnapshotTarget::Configuration {
         excluded.push(Path::new(WORKSPACE_DIR).join(EVIDENCE_DIR));
-        excluded.extend(runtime.settings.agent_type.history_folder().map(PathBuf::from));
+        excluded.extend(runtime.settings.agent_type.history_directory().map(PathBuf::from));
     }
     Ok(excluded)
 }
@@ -108,15 +108,15 @@ async fn mask_history(runtime: &Runtime, record: &SessionRecord) -> Result<Clean
     let scope = ToolScope { org: record.org_id, session: Some(record.id) };
     let redactor = runtime.vault.redactor(scope).await;
     let redactor = redactor.map_err(|error| SnapshotError::Secrets(error.to_string()))?;
-    let (folder, session) = (runtime.settings.agent_type.history_folder(), record.id);
+    let (directory, session) = (runtime.settings.agent_type.history_directory(), record.id);
     Ok(Arc::new(move |copy| {
-        let Some(folder) = folder.filter(|_| !redactor.is_empty()) else { return Ok(()) };
+        let Some(directory) = directory.filter(|_| !redactor.is_empty()) else { return Ok(()) };
         let find = |bytes: &[u8]| {
             let mut found = redactor.find_known(bytes);
             found.retain(|range| !is_word(&bytes[range.clone()]));
             found
         };
-        let removed = files::mask(copy, Path::new(folder), &find)?;
+        let removed = files::mask(copy, Path::new(directory), &find)?;
         if removed > 0 {
             tracing::warn!(%session, removed, "files of the agent's history are too large to search and were not copied");
         }

@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::Runtime;
 
-/// The file in the home directory. No snapshot has its folder.
+/// The file in the home directory. No snapshot has its directory.
 const RECORD: &str = ".proliferate/environment";
 
 /// The hash of the environment that a session's sandbox should have.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::env_files::workspace_file;
 
 /// The file in the home directory with the paths of the secret files that were written, as a JSON list. No snapshot has
-/// its folder.
+/// its directory.
 const SECRET_FILES: &str = ".proliferate/secret-files.json";
 const MAX_RECORD: u64 = 1024 * 1024;
 /// How many paths of a list count. The agent can write anything into it.

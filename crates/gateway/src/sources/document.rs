@@ -66,9 +66,9 @@ fn files_table(page: &mut String) {
             AgentFile::ActionsGuide => "how to use actions",
         };
         let Place { root, path } = file.place();
-        let folder = if root == Root::Home { "~/" } else { "" };
+        let directory = if root == Root::Home { "~/" } else { "" };
         let cells = cells(|mode| modes::has_file(mode, file));
-        let _ = writeln!(page, "| `{folder}{path}` | {content} |{cells}");
+        let _ = writeln!(page, "| `{directory}{path}` | {content} |{cells}");
     }
 }
 

@@ -62,7 +62,7 @@ fn schema() -> Value {
     let file = json!({
         "type": "object",
         "properties": {
-            "workspacePath": path(0, "The folder of the repository in the workspace; . by default"),
+            "workspacePath": path(0, "The directory of the repository in the workspace; . by default"),
             "path": path(1, "The file, inside the workspace path"),
             "format": {"enum": ["dotenv"]},
             "mode": {"enum": ["secret"]},
@@ -99,7 +99,7 @@ impl Within for SaveEnvFiles {
 fn summary(configuration: ConfigurationId, files: &[EnvFile]) -> Output {
     let path = |file: &EnvFile| match file.workspace_path.as_str() {
         "" | "." => file.path.clone(),
-        folder => format!("{}/{}", folder.trim_end_matches('/'), file.path),
+        directory => format!("{}/{}", directory.trim_end_matches('/'), file.path),
     };
     let paths: Vec<_> = files.iter().map(path).collect();
     let mut data = JsonObject::new();

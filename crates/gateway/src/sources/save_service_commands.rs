@@ -67,8 +67,8 @@ fn schema() -> Value {
         "properties": {
             "name": text(1, 100, "line", "A short name, such as web or worker"),
             "command": text(1, 1000, "lines", "The command, as one would type it into a shell"),
-            "cwd": text(0, 500, "workspace-path", "The folder to start it in, inside the workspace path"),
-            "workspacePath": text(0, 500, "workspace-path", "The folder of the repository in the workspace"),
+            "cwd": text(0, 500, "workspace-path", "The directory to start it in, inside the workspace path"),
+            "workspacePath": text(0, 500, "workspace-path", "The directory of the repository in the workspace"),
         },
         "required": ["name", "command"],
         "additionalProperties": false,

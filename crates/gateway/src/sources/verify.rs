@@ -1,4 +1,4 @@
-//! `verify`: the agent uploads a folder with evidence of its work, such as screenshots and test logs. People see the
+//! `verify`: the agent uploads a directory with evidence of its work, such as screenshots and test logs. People see the
 //! files in the session.
 
 use std::borrow::Cow;
@@ -22,17 +22,17 @@ use super::live_sandboxes::LiveSandboxes;
 use super::platform::{Implementation, PlatformTool, ToolHost, session_with, store_failure};
 use crate::runtime::EVIDENCE_DIR;
 
-/// What one upload may have. A sandbox is hostile: it may have endless files, folders and bytes.
+/// What one upload may have. A sandbox is hostile: it may have endless files, directories and bytes.
 /// The event of the call names each file and the call's output.
 const MAX_FILES: usize = ledger::MAX_ARTIFACTS - 1;
-const MAX_FOLDERS: usize = 50;
-/// The entries of a folder that are looked at, and the files that the answer names as left out.
+const MAX_DIRECTORIES: usize = 50;
+/// The entries of a directory that are looked at, and the files that the answer names as left out.
 const MAX_ENTRIES: usize = 100;
 const MAX_FILE: u64 = 10 * 1024 * 1024;
 const MAX_UPLOAD: u64 = 40 * 1024 * 1024;
 /// The bytes of evidence that a session may have in all.
 const MAX_SESSION: i64 = 200 * 1024 * 1024;
-/// The longest path of a file in the folder.
+/// The longest path of a file in the directory.
 const MAX_PATH: usize = 300;
 /// The uploads that are read at a time, because each holds its files in memory.
 pub(crate) const MAX_CONCURRENT_UPLOADS: usize = 2;
@@ -43,7 +43,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
     argument_aliases: &[],
     version: 1,
     description: "Upload evidence that the work is right: screenshots, test logs, recordings. Put the files into a \
-        folder first, then call this with the folder. The user sees them in the session.",
+        directory first, then call this with the directory. The user sees them in the session.",
     guidance: |mode| match mode {
         AgentMode::Setup => {
             "uploads evidence. Collect what shows that the project runs (test logs, screenshots of its pages) in \
@@ -51,7 +51,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
         }
         AgentMode::Coding | AgentMode::Automation | AgentMode::Scratch => {
             "uploads evidence of your work from .proliferate/.verification, such as test logs and screenshots. Do it \
-            when the user can judge the result better by seeing it. Never commit that folder."
+            when the user can judge the result better by seeing it. Never commit that directory."
         }
     },
     schema,
@@ -69,11 +69,11 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
 };
 
 fn schema() -> Value {
-    let folder = json!({"type": "string", "minLength": 1, "maxLength": 500, "format": "workspace-path",
-        "description": "The folder with the files, inside the workspace; .proliferate/.verification by default"});
+    let directory = json!({"type": "string", "minLength": 1, "maxLength": 500, "format": "workspace-path",
+        "description": "The directory with the files, inside the workspace; .proliferate/.verification by default"});
     json!({
         "type": "object",
-        "properties": {"folder": folder},
+        "properties": {"folder": directory},
         "required": [],
         "additionalProperties": false,
     })
@@ -99,15 +99,16 @@ impl Outside for Verify {
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         async move {
             let session = session_with(&self.store, call, &TOOL).await?;
-            let folder = call.target.parameters["folder"].as_str().unwrap_or(EVIDENCE_DIR);
-            let folder = plain_path(folder)
-                .ok_or_else(|| Failure::Refused("folder must be a folder inside the workspace".to_owned()))?;
+            let directory = call.target.parameters["folder"].as_str().unwrap_or(EVIDENCE_DIR);
+            let directory = plain_path(directory).ok_or_else(|| {
+                Failure::Refused("folder must be a directory inside the workspace".to_owned())
+            })?;
             let stopping = |_| Failure::Down("the gateway is stopping".to_owned());
             let _slot = self.slots.acquire().await.map_err(stopping)?;
             let inside = self.sandboxes.enter(permit, session.id).await.map_err(Failure::Refused)?;
             let secret = self.store.secret_paths(session.id).await.map_err(|error| store_failure(&error))?;
             let secret: HashSet<String> = secret.into_iter().collect();
-            let found = read_folder(&inside.supervisor, &folder, &secret).await?;
+            let found = read_directory(&inside.supervisor, &directory, &secret).await?;
             let found = redact(found, permit.redactor().clone()).await?;
             self.save(permit, call, session.id, found).await
         }
@@ -174,13 +175,13 @@ fn upload_output(prefix: &str, count: usize, skipped: &[String]) -> Output {
 
 fn nothing(skipped: &[String]) -> String {
     if skipped.is_empty() {
-        "There are no files in the folder, so nothing was uploaded. Put evidence there first.".to_owned()
+        "There are no files in the directory, so nothing was uploaded. Put evidence there first.".to_owned()
     } else {
         format!("Nothing was uploaded. Skipped: {}", skipped.join(", "))
     }
 }
 
-/// The files of a folder, by their paths in it, and what was left out and why.
+/// The files of a directory, by their paths in it, and what was left out and why.
 #[derive(Default)]
 struct Found {
     files: Vec<(String, Vec<u8>)>,
@@ -195,14 +196,14 @@ impl Found {
     }
 }
 
-/// Whether there is a folder at a path of the workspace. A path through a symbolic link is none: it could be another
+/// Whether there is a directory at a path of the workspace. A path through a symbolic link is none: it could be another
 /// path of a file with secrets.
-async fn is_folder(inside: &Sandboxd, folder: &str) -> Result<bool, Failure> {
-    let ends = folder.match_indices('/').map(|(at, _)| at).chain([folder.len()]);
+async fn is_directory(inside: &Sandboxd, directory: &str) -> Result<bool, Failure> {
+    let ends = directory.match_indices('/').map(|(at, _)| at).chain([directory.len()]);
     for end in ends {
-        match inside.stat(Place::workspace(&folder[..end])).await {
+        match inside.stat(Place::workspace(&directory[..end])).await {
             Ok(stat) if stat.kind == Kind::Directory => {}
-            Ok(_) => return Err(Failure::Refused("folder is not a folder".to_owned())),
+            Ok(_) => return Err(Failure::Refused("folder is not a directory".to_owned())),
             Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => return Ok(false),
             Err(error) => return Err(unreadable(&error)),
         }
@@ -210,17 +211,21 @@ async fn is_folder(inside: &Sandboxd, folder: &str) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Reads a folder of the workspace without the files at these paths of the workspace. Symbolic links are not followed:
+/// Reads a directory of the workspace without the files at these paths of the workspace. Symbolic links are not followed:
 /// their targets are not evidence.
-async fn read_folder(inside: &Sandboxd, folder: &str, secret: &HashSet<String>) -> Result<Found, Failure> {
-    if !is_folder(inside, folder).await? {
+async fn read_directory(
+    inside: &Sandboxd,
+    directory: &str,
+    secret: &HashSet<String>,
+) -> Result<Found, Failure> {
+    if !is_directory(inside, directory).await? {
         return Ok(Found::default());
     }
     let (mut found, mut left, mut visited) = (Found::default(), MAX_UPLOAD, 0);
-    let mut folders = vec![String::new()];
-    while let Some(path) = folders.pop() {
+    let mut directories = vec![String::new()];
+    while let Some(path) = directories.pop() {
         visited += 1;
-        let listed = inside.list(Place::workspace(join(folder, &path)), MAX_ENTRIES).await;
+        let listed = inside.list(Place::workspace(join(directory, &path)), MAX_ENTRIES).await;
         let listing = listed.map_err(|error| unreadable(&error))?;
         if listing.truncated {
             found.skip(&join(&path, "…"), "too many files");
@@ -228,17 +233,17 @@ async fn read_folder(inside: &Sandboxd, folder: &str, secret: &HashSet<String>) 
         for entry in listing.entries {
             let path = join(&path, &entry.name);
             match entry.stat.kind {
-                Kind::Directory if visited + folders.len() < MAX_FOLDERS => folders.push(path),
-                Kind::Directory => found.skip(&path, "too many folders"),
+                Kind::Directory if visited + directories.len() < MAX_DIRECTORIES => directories.push(path),
+                Kind::Directory => found.skip(&path, "too many directories"),
                 Kind::Symlink | Kind::Other => found.skip(&path, "not a regular file"),
-                Kind::File if secret.contains(&join(folder, &path)) => {
+                Kind::File if secret.contains(&join(directory, &path)) => {
                     found.skip(&path, "a file with secrets");
                 }
                 Kind::File => match may_upload(&path, entry.stat.size, found.files.len(), left) {
                     Err("empty") => {}
                     Err(why) => found.skip(&path, why),
                     Ok(()) => {
-                        let content = read_file(inside, &join(folder, &path), left).await?;
+                        let content = read_file(inside, &join(directory, &path), left).await?;
                         left = left.saturating_sub(content.len() as u64);
                         found.files.push((path, content));
                     }
@@ -301,11 +306,11 @@ async fn read_file(inside: &Sandboxd, path: &str, left: u64) -> Result<Vec<u8>, 
 
 fn unreadable(error: &ClientError) -> Failure {
     tracing::info!(%error, "evidence cannot be read");
-    Failure::Refused("The folder cannot be read; nothing was uploaded.".to_owned())
+    Failure::Refused("The directory cannot be read; nothing was uploaded.".to_owned())
 }
 
-fn join(folder: &str, name: &str) -> String {
-    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
 /// The names of a path. `None` for the workspace itself, which has more than evidence.

@@ -336,8 +336,8 @@ const MAX_DISTANCE_CHARS: usize = 600;
 fn nothing_is_administered_through_a_store_without_an_event() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for folder in [root.join("src"), root.join("../cli/src")] {
-        sources(&folder, &mut files);
+    for directory in [root.join("src"), root.join("../cli/src")] {
+        sources(&directory, &mut files);
     }
     let mut calls = 0;
     for file in files {
@@ -356,8 +356,8 @@ fn nothing_is_administered_through_a_store_without_an_event() {
     assert!(calls > 20, "only {calls} calls: the sources are not read");
 }
 
-fn sources(folder: &std::path::Path, files: &mut Vec<std::path::PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+fn sources(directory: &std::path::Path, files: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let path = entry.path();
         if path.is_dir() {
             sources(&path, files);

@@ -242,8 +242,8 @@ async fn environment_files_that_no_sandbox_could_write_are_not_saved() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let agent = Agent::of(&gateway, &team, AgentMode::Setup, None).await;
-        let file = |folder: &str, path: &str| {
-            json!({"workspacePath": folder, "path": path, "format": "dotenv", "mode": "secret",
+        let file = |directory: &str, path: &str| {
+            json!({"workspacePath": directory, "path": path, "format": "dotenv", "mode": "secret",
                 "keys": [{"key": "API_KEY", "required": true}]})
         };
         for (files, part) in [

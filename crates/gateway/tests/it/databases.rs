@@ -22,7 +22,7 @@ struct World {
 
 impl World {
     async fn on(setup: Setup) -> Self {
-        let files = setup.folder().join("files");
+        let files = setup.directory().join("files");
         let address = address_of(&postgres_url()).to_string();
         let gateway = setup
             .set("DATABASE_FILES_DIR", files.to_str().unwrap())
@@ -30,9 +30,9 @@ impl World {
             .start()
             .await;
         let team = OrgOf3::new(&gateway.app).await;
-        let folder = files.join(team.org.to_string());
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("shop.db"), []).unwrap();
+        let directory = files.join(team.org.to_string());
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("shop.db"), []).unwrap();
         let (role, url) =
             (format!("reader_{}", hex::encode(Rng::system().bytes::<8>())), fresh_database().await);
         pgwire::run(

@@ -85,14 +85,14 @@ impl Served {
 }
 
 #[tokio::test]
-async fn a_policy_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
+async fn a_policy_directory_that_hangs_stops_neither_the_lock_nor_the_stop() {
     let served = Served::new().await;
-    let tools = served.running.setup.folder().join("policy").join("tools.yaml");
+    let tools = served.running.setup.directory().join("policy").join("tools.yaml");
     let before = std::fs::read_to_string(&tools).unwrap();
     hang(&tools);
     served.down_is(&["policy"]).await;
     served.the_lock_holds().await;
-    // Release the hanging thread, so that the gateway reads the folder again.
+    // Release the hanging thread, so that the gateway reads the directory again.
     std::fs::write(tools.with_extension("next"), before).unwrap();
     let hanging = std::fs::OpenOptions::new().write(true).open(&tools).unwrap();
     std::fs::rename(tools.with_extension("next"), &tools).unwrap();
@@ -104,7 +104,7 @@ async fn a_policy_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
+async fn a_checkpoint_directory_that_hangs_stops_neither_the_lock_nor_the_stop() {
     let served = Served::new().await;
     hang(&served.running.setup.data_dir().join("checkpoints").join("checkpoints.txt"));
     // Write enough events for a checkpoint: each started run adds two.
@@ -120,13 +120,13 @@ async fn a_checkpoint_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
 #[tokio::test]
 async fn a_start_with_files_that_hang_is_refused_and_says_which() {
     let setup = Setup::sqlite().with_tools("[]", "127.0.0.1:1");
-    hang(&setup.folder().join("policy").join("tools.yaml"));
+    hang(&setup.directory().join("policy").join("tools.yaml"));
     let Err(error) = setup.try_start().await else { panic!("it started") };
     assert!(error.to_string().contains("PROLIFERATE_POLICY_DIR"), "{error}");
     let setup = Setup::sqlite();
-    let folder = setup.data_dir().join("checkpoints");
-    std::fs::create_dir_all(&folder).unwrap();
-    hang(&folder.join("checkpoints.txt"));
+    let directory = setup.data_dir().join("checkpoints");
+    std::fs::create_dir_all(&directory).unwrap();
+    hang(&directory.join("checkpoints.txt"));
     let Err(error) = setup.try_start().await else { panic!("it started") };
     assert!(error.to_string().contains("AUDIT_CHECKPOINT_DIR"), "{error}");
 }

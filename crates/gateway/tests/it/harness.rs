@@ -92,10 +92,11 @@ impl Setup {
 
     /// Adds these tools to the policy and allows connections to this address.
     pub(crate) fn with_tools(self, tools: &str, address: &str) -> Self {
-        let folder = self.folder().join("policy");
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("tools.yaml"), tools).unwrap();
-        self.set("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap()).set("CONNECTOR_ALLOWED_HOSTS", address)
+        let directory = self.directory().join("policy");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("tools.yaml"), tools).unwrap();
+        self.set("PROLIFERATE_POLICY_DIR", directory.to_str().unwrap())
+            .set("CONNECTOR_ALLOWED_HOSTS", address)
     }
 
     /// Runs SQL on the database; PostgreSQL only.
@@ -115,8 +116,8 @@ impl Setup {
         self.dir.path().join("data")
     }
 
-    /// The temporary folder that contains the data dir.
-    pub(crate) fn folder(&self) -> &Path {
+    /// The temporary directory that contains the data dir.
+    pub(crate) fn directory(&self) -> &Path {
         self.dir.path()
     }
 

@@ -26,16 +26,16 @@ async fn attempts(gateway: &TestGateway, owner: &str, target: &str) -> Vec<[Stri
 #[tokio::test]
 async fn a_denial_says_whether_a_person_or_policy_denied() {
     let prohibited = |setup: Setup| {
-        let folder = setup.folder().join("policy");
-        std::fs::create_dir_all(&folder).unwrap();
+        let directory = setup.directory().join("policy");
+        std::fs::create_dir_all(&directory).unwrap();
         let rule = "  - {rule_id: none, reason: nothing outside, lanes: [\"actions.*\"], tools: [\"connector:*\"]}\n";
         let lanes = [include_str!("../../../../policy/lanes.yaml"), rule].concat();
         for (name, text) in
             [("lanes.yaml", lanes.as_str()), ("roles.yaml", include_str!("../../../../policy/roles.yaml"))]
         {
-            std::fs::write(folder.join(name), text).unwrap();
+            std::fs::write(directory.join(name), text).unwrap();
         }
-        setup.set("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
+        setup.set("PROLIFERATE_POLICY_DIR", directory.to_str().unwrap())
     };
     let denied_reason = async |setup: Setup| {
         let world = ConnectorWorld::on(setup).await;

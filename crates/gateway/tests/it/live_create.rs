@@ -71,18 +71,18 @@ async fn a_session_starts_from_at_most_one_object_of_its_own_organization(on: On
     let (status, named) = create(&live, &ada, &json!({"title": format!(" {} ", "x".repeat(200))})).await;
     assert_eq!(status, 201, "{named}");
 
-    // A user's local folder maps to one configuration, and requires a user.
-    let folder =
+    // A user's local directory maps to one configuration, and requires a user.
+    let directory =
         json!({"cliConfiguration": {"localPathHash": "h1", "displayName": "app"}, "clientType": "cli"});
-    let (status, first) = create(&live, &ada, &folder).await;
+    let (status, first) = create(&live, &ada, &directory).await;
     assert_eq!((status, &first["isNewConfiguration"]), (201, &json!(true)));
-    let (_, again) = create(&live, &ada, &folder).await;
+    let (_, again) = create(&live, &ada, &directory).await;
     assert_eq!(
         (&again["isNewConfiguration"], &again["configurationId"]),
         (&json!(false), &first["configurationId"])
     );
     let bound = service_token(&live.app, Some(live.ada.org));
-    assert_eq!(create(&live, &bound, &folder).await.0, 400);
+    assert_eq!(create(&live, &bound, &directory).await.0, 400);
 
     // A missing configuration and one of another organization get the same answer.
     let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;

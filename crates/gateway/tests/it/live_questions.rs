@@ -171,12 +171,12 @@ fn lanes_without_bash() -> String {
 #[tokio::test]
 async fn a_permission_that_policy_denies_is_rejected_at_once() {
     let setup = On::Sqlite.setup().await;
-    let folder = setup.folder().join("policy");
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("lanes.yaml"), lanes_without_bash()).unwrap();
+    let directory = setup.directory().join("policy");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("lanes.yaml"), lanes_without_bash()).unwrap();
     let roles = include_str!("../../../../policy/roles.yaml");
-    std::fs::write(folder.join("roles.yaml"), roles).unwrap();
-    let live = Live::with(setup.set("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())).await;
+    std::fs::write(directory.join("roles.yaml"), roles).unwrap();
+    let live = Live::with(setup.set("PROLIFERATE_POLICY_DIR", directory.to_str().unwrap())).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("work").await;

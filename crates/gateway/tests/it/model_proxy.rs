@@ -233,7 +233,7 @@ async fn a_redirect_of_the_provider_does_not_carry_the_key_away() {
 #[tokio::test]
 async fn bytes_before_a_planned_disconnect_arrive() {
     let setup = Setup::sqlite();
-    let script = setup.folder().join("model.toml");
+    let script = setup.directory().join("model.toml");
     std::fs::write(&script, "[[rule]]\n[[rule.step]]\ntext = \"one two three\"\nchunk = 1\ndrop_after = 5")
         .unwrap();
     let gateway = setup.set("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).start().await;

@@ -15,7 +15,7 @@ async fn restarted(world: World, tools: Option<&str>) -> World {
     let World { effects, gateway, team, token } = world;
     let setup = gateway.stop().await;
     if let Some(more) = tools {
-        let file = setup.folder().join("policy").join("tools.yaml");
+        let file = setup.directory().join("policy").join("tools.yaml");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text + more).unwrap();
     }

@@ -13,8 +13,8 @@ use crate::harness::Setup;
 /// which selects this test.
 #[test]
 fn sandboxd() {
-    let folder = std::env::current_dir().unwrap();
-    while folder.ends_with("silent/workspace") {
+    let directory = std::env::current_dir().unwrap();
+    while directory.ends_with("silent/workspace") {
         std::thread::park();
     }
 }

@@ -74,7 +74,7 @@ async fn foreign_and_missing_snapshots_answer_alike() {
 async fn a_session_with_a_foreign_snapshot_does_not_boot() {
     let setup = Setup::sqlite();
     // The gateway checks that the agent's program exists; the test never runs it.
-    let (agent, data_dir) = (setup.folder().join("bin/opencode"), setup.data_dir());
+    let (agent, data_dir) = (setup.directory().join("bin/opencode"), setup.data_dir());
     std::fs::write(&agent, "").unwrap();
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
     let live = Live::local(setup).await;
@@ -87,15 +87,15 @@ async fn a_session_with_a_foreign_snapshot_does_not_boot() {
         let new = NewSession { snapshot_id: Some("theirs".to_owned()), ..new };
         live.app.store.create_session(new).await.unwrap();
         // The state that a gateway leaves when it is killed before it has copied all files of the snapshot.
-        let folder = data_dir.join("sandboxes/sandboxes").join(session.to_string());
+        let directory = data_dir.join("sandboxes/sandboxes").join(session.to_string());
         if half {
-            std::fs::create_dir_all(folder.join("home.draft")).unwrap();
+            std::fs::create_dir_all(directory.join("home.draft")).unwrap();
         }
         let mut socket = live.watch(&session.to_string()).await;
         let said = socket.until(|frame| is_status(frame, "error")).await.pop().unwrap();
         let message = said["payload"]["message"].as_str().unwrap();
         assert!(message.contains("the snapshot that this session starts from"), "{message}");
-        assert_eq!((folder.exists(), folder.join("home").exists()), (half, false));
+        assert_eq!((directory.exists(), directory.join("home").exists()), (half, false));
     }
 }
 

@@ -37,7 +37,7 @@ async fn a_taken_port_is_named_with_its_remedy() {
 #[tokio::test]
 async fn a_data_dir_that_cannot_be_made_is_named_with_its_remedy() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
-        let file = setup.folder().join("file");
+        let file = setup.directory().join("file");
         std::fs::write(&file, "").unwrap();
         let below = file.join("data");
         let setup = setup.set("PROLIFERATE_DATA_DIR", below.to_str().unwrap());
@@ -87,7 +87,7 @@ async fn with_postgres_all_missing_secrets_are_named_at_once() {
 #[tokio::test]
 async fn a_bad_model_script_is_named_with_the_line() {
     let setup = Setup::sqlite();
-    let script = setup.folder().join("model.toml");
+    let script = setup.directory().join("model.toml");
     let setup = setup.set("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
     assert_refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml"]).await;
     std::fs::write(&script, "[[rule]]\n[[rule.step]]\nsay = \"x\"\n").unwrap();
@@ -194,7 +194,7 @@ async fn refused_without_its_key(setup: &Setup, id: &str) {
 #[tokio::test]
 async fn a_lost_key_file_is_reported_and_not_replaced() {
     let (mut setup, id) = with_a_sealed_value(Setup::sqlite()).await;
-    let (keys, backup) = (setup.data_dir().join("keys.env"), setup.folder().join("backup"));
+    let (keys, backup) = (setup.data_dir().join("keys.env"), setup.directory().join("backup"));
     std::fs::rename(&keys, &backup).unwrap();
     for other in ["", &"bb".repeat(32)] {
         setup = setup.set("USER_SECRETS_ENCRYPTION_KEY", other);

@@ -61,7 +61,7 @@ impl World {
         let Self { effects, gateway, team, token } = self;
         let setup = gateway.stop().await;
         for (name, text) in [("lanes.yaml", lanes), ("roles.yaml", roles)] {
-            std::fs::write(setup.folder().join("policy").join(name), text).unwrap();
+            std::fs::write(setup.directory().join("policy").join(name), text).unwrap();
         }
         Self { effects, gateway: setup.start().await, team, token }
     }

@@ -8,7 +8,7 @@ const SERVER_NAME: &str = "playwright";
 
 /// How long OpenCode waits for the server's list of tools. Its default of 5 s is too short for a busy machine.
 const LISTING_MS: u32 = 30_000;
-/// Where the server puts files that the agent gave no name. Without this option, that is a folder in the repository.
+/// Where the server puts files that the agent gave no name. Without this option, that is a directory in the repository.
 const OUTPUT_DIR: &str = "/tmp/playwright";
 
 /// The part `mcp` of OpenCode's configuration.

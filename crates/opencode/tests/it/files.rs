@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const SETUP: Setup<'_> = Setup {
     home: "/home/agent",
-    folder: "/home/agent/.proliferate",
+    directory: "/home/agent/.proliferate",
     workspace: "/home/agent/workspace",
     urls: Urls { model: "http://gateway:1/llm/", mcp: "http://gateway:1/mcp" },
     model_key: "pls_key",
@@ -34,7 +34,7 @@ fn tool(name: &'static str, execute: Option<&'static str>) -> Tool {
 }
 
 fn contents(name: &str) -> String {
-    let path = format!("{}/{name}", SETUP.folder);
+    let path = format!("{}/{name}", SETUP.directory);
     entries().into_iter().find(|entry| entry.path == path).unwrap().contents
 }
 
@@ -62,7 +62,7 @@ fn a_pooled_agent_lacks_only_the_session() {
     let named: Vec<_> = entries().into_iter().filter(|entry| entry.contents.contains("a-session")).collect();
     assert_eq!(named.len(), 1);
     assert_eq!(OpenCode.files(&waiting).len() + 1, entries().len());
-    assert!(named[0].path == format!("{}/session.json", SETUP.folder) && named[0].secret);
+    assert!(named[0].path == format!("{}/session.json", SETUP.directory) && named[0].secret);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn each_tool_adds_one_file() {
     let one = tool("one", None);
     let with = OpenCode.files(&Setup { tools: std::slice::from_ref(&one), ..SETUP });
     assert_eq!(with.len(), entries().len() + 1);
-    let file = with.iter().find(|entry| entry.path == format!("{}/tool/one.js", SETUP.folder)).unwrap();
+    let file = with.iter().find(|entry| entry.path == format!("{}/tool/one.js", SETUP.directory)).unwrap();
     assert_eq!(file.contents, tool_module(&one));
 }
 
@@ -129,16 +129,17 @@ fn the_actions_of_a_session_are_a_server_whose_key_is_read_from_a_secret_file() 
     let config: Value = serde_json::from_str(&contents("opencode.json")).unwrap();
     let server = &config["mcp"]["proliferate"];
     assert_eq!((&server["url"], &server["oauth"]), (&json!("http://gateway:1/mcp"), &json!(false)));
-    assert_eq!(server["headers"]["Authorization"], format!("Bearer {{file:{}/model-key}}", SETUP.folder));
+    assert_eq!(server["headers"]["Authorization"], format!("Bearer {{file:{}/model-key}}", SETUP.directory));
     let pooled = OpenCode.files(&Setup { session: None, ..SETUP });
-    let file = pooled.iter().find(|entry| entry.path == format!("{}/opencode.json", SETUP.folder)).unwrap();
+    let file =
+        pooled.iter().find(|entry| entry.path == format!("{}/opencode.json", SETUP.directory)).unwrap();
     assert!(!file.contents.contains("mcp"), "a pooled agent has no session: {}", file.contents);
 }
 
 #[test]
 fn the_list_of_models_is_a_file_that_can_be_written_alone() {
     let models = [ChatModel { name: "large".to_owned(), context: Some(8_000), output: None }];
-    let entry = OpenCode.model_list(SETUP.folder, &models).unwrap();
+    let entry = OpenCode.model_list(SETUP.directory, &models).unwrap();
     let files = OpenCode.files(&Setup { chat_models: &models, ..SETUP });
     assert!(files.iter().any(|file| file.path == entry.path && file.contents == entry.contents));
     let config: Value = serde_json::from_str(&entry.contents).unwrap();

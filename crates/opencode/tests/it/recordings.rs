@@ -16,12 +16,12 @@ use crate::harness::Harness;
 /// When the recordings were made, so that their timestamps are plausible.
 const START: i64 = 1_794_709_000_000;
 
-fn folder(name: &str) -> PathBuf {
+fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
 
 fn recordings() -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder("recordings")).unwrap().map(|entry| entry.unwrap().path());
+    let entries = fs::read_dir(directory("recordings")).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> =
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
     paths.sort();
@@ -86,7 +86,7 @@ fn recorded_streams_match_their_golden_output() {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let harness = replay(&lines(&path));
         check(&harness.emitted);
-        let (now, golden) = (format_output(&harness), folder("golden").join(format!("{name}.txt")));
+        let (now, golden) = (format_output(&harness), directory("golden").join(format!("{name}.txt")));
         if fs::read_to_string(&golden).unwrap_or_default() != now {
             let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.txt"));
             fs::write(&kept, now).unwrap();
@@ -115,7 +115,7 @@ fn every_recorded_event_parses() {
 
 #[test]
 fn a_recorded_byte_stream_decodes_to_events() {
-    let bytes = fs::read(folder("recordings").join("stream.sse")).unwrap();
+    let bytes = fs::read(directory("recordings").join("stream.sse")).unwrap();
     let mut decoder = Decoder::default();
     decoder.feed(&bytes);
     let mut count = 0;

@@ -148,10 +148,10 @@ impl Agent {
 
 impl Process {
     async fn start(home: &Path, model_url: &str) -> Self {
-        let (folder, repository) = (home.join("ours"), home.join("repo"));
+        let (directory, repository) = (home.join("ours"), home.join("repo"));
         let setup = Setup {
             home: home.to_str().unwrap(),
-            folder: folder.to_str().unwrap(),
+            directory: directory.to_str().unwrap(),
             workspace: repository.to_str().unwrap(),
             urls: Urls { model: model_url, mcp: "http://127.0.0.1:1/mcp" },
             model_key: KEY,
@@ -203,22 +203,22 @@ async fn wait_for_address(lines: &mut Lines<BufReader<ChildStdout>>, home: &Path
 }
 
 /// A repository with its own agent configuration: its instructions must be used, its model provider must not.
-fn make_repository(folder: &Path) {
-    fs::create_dir_all(folder.join(".opencode/tool")).unwrap();
-    fs::write(folder.join("AGENTS.md"), "The house rule of this repository is tidiness.\n").unwrap();
+fn make_repository(directory: &Path) {
+    fs::create_dir_all(directory.join(".opencode/tool")).unwrap();
+    fs::write(directory.join("AGENTS.md"), "The house rule of this repository is tidiness.\n").unwrap();
     let elsewhere =
         r#"{"provider":{"anthropic":{"options":{"baseURL":"http://127.0.0.1:9/v1","apiKey":"theirs"}}}}"#;
-    fs::write(folder.join("opencode.json"), elsewhere).unwrap();
-    fs::write(folder.join(".opencode/opencode.json"), elsewhere).unwrap();
+    fs::write(directory.join("opencode.json"), elsewhere).unwrap();
+    fs::write(directory.join(".opencode/opencode.json"), elsewhere).unwrap();
     let tool = "export default { description: 'x', args: {}, execute: async () => 'x' }\n";
-    fs::write(folder.join(".opencode/tool/theirs.js"), tool).unwrap();
-    git(folder, &["init", "-q"]);
-    git(folder, &["add", "-A"]);
-    git(folder, &["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "first"]);
+    fs::write(directory.join(".opencode/tool/theirs.js"), tool).unwrap();
+    git(directory, &["init", "-q"]);
+    git(directory, &["add", "-A"]);
+    git(directory, &["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "first"]);
 }
 
-pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
-    let output = std::process::Command::new("git").current_dir(folder).args(arguments).output().unwrap();
+pub(crate) fn git(directory: &Path, arguments: &[&str]) -> String {
+    let output = std::process::Command::new("git").current_dir(directory).args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -28,7 +28,7 @@ pub enum DatabaseTarget {
         tls: bool,
     },
     Sqlite {
-        /// Relative to the folder of the organization in `DATABASE_FILES_DIR`.
+        /// Relative to the directory of the organization in `DATABASE_FILES_DIR`.
         file: String,
     },
 }

@@ -115,7 +115,7 @@ pub struct AppliedFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvFileSpec {
-    /// The folder of the repository in the workspace. Files of a repository are in the repository's own folder.
+    /// The directory of the repository in the workspace. Files of a repository are in the repository's own directory.
     #[serde(default = "dot")]
     #[schema(max_length = 500)]
     pub workspace_path: String,
@@ -197,7 +197,7 @@ pub struct StartService {
     pub name: String,
     #[schema(min_length = 1, max_length = 1000)]
     pub command: String,
-    /// The folder in the workspace to start it in.
+    /// The directory in the workspace to start it in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 500)]
     pub cwd: Option<String>,

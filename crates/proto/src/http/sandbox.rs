@@ -14,7 +14,7 @@ pub struct ExecCommand {
     /// The program and its arguments; no shell reads them.
     #[schema(min_items = 1, max_items = 1000)]
     pub command: Vec<String>,
-    /// The working directory: a path in the workspace, or in the home folder after `~/`; defaults to the workspace.
+    /// The working directory: a path in the workspace, or in the home directory after `~/`; defaults to the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 4096)]
     pub cwd: Option<String>,
@@ -52,11 +52,11 @@ pub enum ExecFrame {
     },
 }
 
-/// A file or folder in the sandbox.
+/// A file or directory in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct FileQuery {
-    /// A path in the workspace, or in the home folder after `~/`. It must not contain `..`.
+    /// A path in the workspace, or in the home directory after `~/`. It must not contain `..`.
     #[param(max_length = 4096)]
     pub path: String,
     /// The permissions of a new file, in octal; defaults to 644.
@@ -68,14 +68,14 @@ pub struct FileQuery {
 string_enums! {
     FileKind as "kind of file" {
         File = "file",
-        Folder = "folder",
+        Directory = "directory",
         Symlink = "symlink",
         /// A fifo, a device or a socket.
         Other = "other",
     }
 }
 
-/// An entry of a folder, or the file itself.
+/// An entry of a directory, or the file itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileEntry {
@@ -88,12 +88,12 @@ pub struct FileEntry {
     pub modified_at: DateTime<Utc>,
 }
 
-/// The content of a path: the entries of a folder, or one file.
+/// The content of a path: the entries of a directory, or one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileListing {
     pub kind: FileKind,
     pub entries: Vec<FileEntry>,
-    /// The folder has more entries.
+    /// The directory has more entries.
     pub truncated: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct DiffQuery {
 /// The changes in one repository of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RepoDiff {
-    /// The folder of the repository in the workspace; `.` is the workspace itself.
+    /// The directory of the repository in the workspace; `.` is the workspace itself.
     pub path: String,
     /// The difference as `git diff` prints it, including files that git does not track yet.
     pub diff: String,

@@ -89,7 +89,7 @@ pub(super) fn checks(body: &Value) -> Result<Value, ApiError> {
     Ok(json!({"total_count": body["total_count"], "check_runs": runs}))
 }
 
-/// A folder is a list of entries. The text of a file is decoded; GitHub sends none for files over 1 MB.
+/// A directory is a list of entries. The text of a file is decoded; GitHub sends none for files over 1 MB.
 pub(super) fn contents(body: &Value) -> Result<Value, ApiError> {
     if body.is_array() {
         return each(body, |item| pick(item, &ENTRY_FIELDS));
@@ -170,7 +170,7 @@ mod tests {
         };
         assert_eq!(file("aGVs\nbG8=\n")["content"], "hello");
         assert_eq!(file("/w==")["binary"], true);
-        let folder = contents(&json!([{"name": "src", "type": "dir", "url": "x"}])).unwrap();
-        assert_eq!(folder, json!([{"name": "src", "type": "dir"}]));
+        let directory = contents(&json!([{"name": "src", "type": "dir", "url": "x"}])).unwrap();
+        assert_eq!(directory, json!([{"name": "src", "type": "dir"}]));
     }
 }

@@ -183,7 +183,7 @@ pub(super) fn get_file_contents() -> Value {
     object([
         owner(),
         repo(),
-        required("path", text("Path of the file or folder; `/` is the root.", 4096)),
+        required("path", text("Path of the file or directory; `/` is the root.", 4096)),
         optional("ref", text("Commit, branch or tag; the default branch if absent.", 255)),
     ])
 }

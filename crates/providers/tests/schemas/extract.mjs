@@ -1,6 +1,6 @@
-// Extracts from the vendors' published packages the parts that our requests are checked against. Usage, in a folder
+// Extracts from the vendors' published packages the parts that our requests are checked against. Usage, in a directory
 // that has the packages below in node_modules:
-//   node …/extract.mjs <this folder>
+//   node …/extract.mjs <this directory>
 // Packages: @octokit/openapi, @sentry/api, @slack/web-api, @linear/sdk. Only names, types and limits are kept, no prose.
 
 import { readFileSync, writeFileSync } from "node:fs";

@@ -8,11 +8,11 @@ use super::plan::Plan;
 
 pub(crate) const HOME: &str = "/home/user";
 pub(crate) const WORKSPACE: &str = "/home/user/workspace";
-/// The folder inside for programs of the host.
+/// The directory inside for programs of the host.
 const PROGRAMS: &str = "/opt";
 
-/// Folders of `/usr` that programs expect at the root.
-const USR_FOLDERS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// Directories of `/usr` that programs expect at the root.
+const USR_DIRECTORIES: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// What programs need of the host's `/etc`; nothing here reveals the host's users or services.
 const ETC: [&str; 11] = [
     "ssl",
@@ -94,10 +94,10 @@ fn variables(list: &mut List, plan: &Plan) {
     }
 }
 
-/// Mounts `/usr`, the folders at the root that belong to it, and the required part of `/etc`, all read-only.
+/// Mounts `/usr`, the directories at the root that belong to it, and the required part of `/etc`, all read-only.
 fn system(list: &mut List, root: &Path) {
     list.bind("--ro-bind", &root.join("usr"), "/usr");
-    for name in USR_FOLDERS {
+    for name in USR_DIRECTORIES {
         let path = root.join(name);
         match (std::fs::read_link(&path), path.is_dir()) {
             (Ok(target), _) => list.bind("--symlink", &target, &format!("/{name}")),

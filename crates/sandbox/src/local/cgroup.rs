@@ -37,10 +37,10 @@ const ALL: [(Controller, &str); 4] = [
     (Controller::Freezer, "freezer"),
 ];
 
-/// A folder in one cgroup hierarchy.
+/// A directory in one cgroup hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hierarchy {
-    folder: PathBuf,
+    directory: PathBuf,
     unified: bool,
 }
 
@@ -68,7 +68,7 @@ impl Cgroups {
     /// The groups for a sandbox, not created yet; see [`Group::make`].
     pub(crate) fn group(&self, name: &str) -> Group {
         let hierarchy =
-            |base: &Hierarchy| Hierarchy { folder: base.folder.join(name), unified: base.unified };
+            |base: &Hierarchy| Hierarchy { directory: base.directory.join(name), unified: base.unified };
         Group(self.0.iter().map(|(controller, base)| (*controller, hierarchy(base))).collect())
     }
 }
@@ -110,12 +110,12 @@ fn hierarchy(own: &str, mounted: &str, root: &str, controller: Option<&str>) -> 
     // A process that has moved itself before starts from its original group, or groups would nest deeper each time.
     let path = path.strip_suffix(GATEWAY_GROUP).unwrap_or(path);
     let below = path.strip_prefix(root).unwrap_or(path).trim_matches('/');
-    Some(Hierarchy { folder: Path::new(mounted).join(below), unified: controller.is_none() })
+    Some(Hierarchy { directory: Path::new(mounted).join(below), unified: controller.is_none() })
 }
 
 impl Hierarchy {
     fn usable(&self, controller: Controller, probe: &str) -> bool {
-        let folder = self.folder.join(probe);
+        let directory = self.directory.join(probe);
         if self.unified && controller != Controller::Freezer && !self.enable(controller) {
             return false;
         }
@@ -128,9 +128,9 @@ impl Hierarchy {
             (Controller::Freezer, true) => "cgroup.freeze",
             (Controller::Freezer, false) => "freezer.state",
         };
-        let made = fs::create_dir(&folder).is_ok();
-        let has = made && folder.join(file).exists();
-        let _ = fs::remove_dir(&folder);
+        let made = fs::create_dir(&directory).is_ok();
+        let has = made && directory.join(file).exists();
+        let _ = fs::remove_dir(&directory);
         has
     }
 
@@ -138,25 +138,25 @@ impl Hierarchy {
     /// gateway moves into a child group if necessary.
     fn enable(&self, controller: Controller) -> bool {
         let word = ALL.iter().find(|(c, _)| *c == controller).map_or("", |(_, word)| word);
-        let read = |file| fs::read_to_string(self.folder.join(file)).unwrap_or_default();
+        let read = |file| fs::read_to_string(self.directory.join(file)).unwrap_or_default();
         if read("cgroup.subtree_control").split_ascii_whitespace().any(|w| w == word) {
             return true;
         }
         if !read("cgroup.controllers").split_ascii_whitespace().any(|w| w == word) {
             return false;
         }
-        let enable = || fs::write(self.folder.join("cgroup.subtree_control"), format!("+{word}"));
+        let enable = || fs::write(self.directory.join("cgroup.subtree_control"), format!("+{word}"));
         let Err(error) = enable() else { return true };
         if error.kind() != io::ErrorKind::ResourceBusy {
             return false;
         }
-        let own_group = self.folder.join(GATEWAY_GROUP);
+        let own_group = self.directory.join(GATEWAY_GROUP);
         let _ = fs::create_dir(&own_group);
         fs::write(own_group.join("cgroup.procs"), "0").is_ok() && enable().is_ok()
     }
 
     fn limit(&self, controller: Controller, limits: &Limits) -> io::Result<()> {
-        let write = |file: &str, value: String| fs::write(self.folder.join(file), value);
+        let write = |file: &str, value: String| fs::write(self.directory.join(file), value);
         let quota = (limits.cpu_millis * CPU_PERIOD_US / 1000).max(1000);
         match (controller, self.unified) {
             (Controller::Memory, true) => {
@@ -185,11 +185,11 @@ impl Hierarchy {
     /// Moving an entire process makes the kernel block all forks of the host first, which takes longer than the
     /// rest of a start. A thread that moves itself does not, and version 1 has the file `tasks` for that.
     fn join_file(&self) -> PathBuf {
-        self.folder.join(if self.unified { "cgroup.procs" } else { "tasks" })
+        self.directory.join(if self.unified { "cgroup.procs" } else { "tasks" })
     }
 
     fn pids(&self) -> Vec<i32> {
-        let text = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
+        let text = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
@@ -202,7 +202,7 @@ impl Group {
     /// Creates the groups and sets their limits.
     pub(crate) fn make(&self, limits: &Limits) -> Result<(), SandboxError> {
         for hierarchy in self.0.values() {
-            match fs::create_dir(&hierarchy.folder) {
+            match fs::create_dir(&hierarchy.directory) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(SandboxError::host("create a control group")(error));
                 }
@@ -235,13 +235,13 @@ impl Group {
     pub(crate) fn memory(&self) -> Option<u64> {
         let hierarchy = self.0.get(&Controller::Memory)?;
         let file = if hierarchy.unified { "memory.current" } else { "memory.usage_in_bytes" };
-        fs::read_to_string(hierarchy.folder.join(file)).ok()?.trim().parse().ok()
+        fs::read_to_string(hierarchy.directory.join(file)).ok()?.trim().parse().ok()
     }
 
     /// Whether all processes are frozen; `None` if the host cannot freeze them.
     pub(crate) fn frozen(&self) -> Option<bool> {
         let hierarchy = self.0.get(&Controller::Freezer)?;
-        let read = |file| fs::read_to_string(hierarchy.folder.join(file)).unwrap_or_default();
+        let read = |file| fs::read_to_string(hierarchy.directory.join(file)).unwrap_or_default();
         Some(if hierarchy.unified {
             read("cgroup.events").lines().any(|line| line == "frozen 1")
         } else {
@@ -261,7 +261,7 @@ impl Group {
         let host = SandboxError::host("freeze or thaw a control group");
         for _ in 0..MAX_TRIES {
             // Version 1 may stay at FREEZING until it is written again.
-            fs::write(hierarchy.folder.join(file), word).map_err(&host)?;
+            fs::write(hierarchy.directory.join(file), word).map_err(&host)?;
             if self.frozen() == Some(stop) {
                 return Ok(());
             }
@@ -276,12 +276,12 @@ impl Group {
     /// Kills everything in the groups and removes them, blocking this thread.
     pub(crate) fn remove(&self) -> Result<(), SandboxError> {
         for _ in 0..MAX_TRIES {
-            let left: Vec<_> = self.0.values().filter(|hierarchy| hierarchy.folder.exists()).collect();
+            let left: Vec<_> = self.0.values().filter(|hierarchy| hierarchy.directory.exists()).collect();
             if left.is_empty() {
                 return Ok(());
             }
             for hierarchy in left {
-                if fs::remove_dir(&hierarchy.folder).is_err() {
+                if fs::remove_dir(&hierarchy.directory).is_err() {
                     // Frozen processes do not die before they are thawed.
                     let _ = self.freeze(false);
                     for handle in hierarchy.pids().into_iter().filter_map(|pid| identity::open(pid).ok()) {
@@ -305,11 +305,12 @@ mod tests {
             32 20 0:3 / /c/unified rw - cgroup2 cgroup2 rw\ngarbage\n";
         let own = "4:memory:/box/gateway\n1:cpu:/\n0::/slice/proliferate-gateway\n";
         let found = parse(mounts, own);
-        let folder = |controller| found.0.get(&controller).map(|p| (p.folder.to_str().unwrap(), p.unified));
-        assert_eq!(folder(Controller::Memory), Some(("/c/memory/gateway", false)));
-        assert_eq!(folder(Controller::Cpu), Some(("/c/cpu/", false)));
-        assert_eq!(folder(Controller::Pids), Some(("/c/unified/slice", true)));
-        assert_eq!(folder(Controller::Freezer), Some(("/c/unified/slice", true)));
+        let directory =
+            |controller| found.0.get(&controller).map(|p| (p.directory.to_str().unwrap(), p.unified));
+        assert_eq!(directory(Controller::Memory), Some(("/c/memory/gateway", false)));
+        assert_eq!(directory(Controller::Cpu), Some(("/c/cpu/", false)));
+        assert_eq!(directory(Controller::Pids), Some(("/c/unified/slice", true)));
+        assert_eq!(directory(Controller::Freezer), Some(("/c/unified/slice", true)));
         let joined = Group(found.0).join_files();
         let joined: Vec<_> = joined.iter().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(joined, ["/c/cpu/tasks", "/c/memory/gateway/tasks", "/c/unified/slice/cgroup.procs"]);
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn limits_are_written_in_the_format_of_version_2() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Hierarchy { folder: dir.path().to_owned(), unified: true };
+        let place = Hierarchy { directory: dir.path().to_owned(), unified: true };
         let limits = Limits { cpu_millis: 500, ..Limits::default() };
         for (controller, _) in ALL {
             place.limit(controller, &limits).unwrap();
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn version_1_limits_memory_swap_and_sockets() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Hierarchy { folder: dir.path().to_owned(), unified: false };
+        let place = Hierarchy { directory: dir.path().to_owned(), unified: false };
         place.limit(Controller::Memory, &Limits::default()).unwrap();
         for file in ["limit_in_bytes", "memsw.limit_in_bytes", "kmem.tcp.limit_in_bytes"] {
             let written = fs::read_to_string(dir.path().join(format!("memory.{file}"))).unwrap();

@@ -8,7 +8,7 @@ use clock::Rng;
 
 #[derive(Clone, Debug)]
 pub struct LocalConfig {
-    /// The provider's data folder; nobody else writes there.
+    /// The provider's data directory; nobody else writes there.
     pub root: PathBuf,
     /// A program whose `main` starts with [`super::hidden_main`], usually the gateway itself.
     pub helper: PathBuf,

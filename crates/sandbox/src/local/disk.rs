@@ -34,8 +34,8 @@ pub(super) struct FilesystemUsage {
 }
 
 impl FilesystemUsage {
-    pub(super) fn of(folder: &Path) -> Option<Self> {
-        let found = rustix::fs::statfs(folder).ok()?;
+    pub(super) fn of(directory: &Path) -> Option<Self> {
+        let found = rustix::fs::statfs(directory).ok()?;
         let block = u64::try_from(found.f_frsize).unwrap_or_default();
         let bytes = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(block);
         // File systems without inode numbers report 0 for both, so growth is never seen.

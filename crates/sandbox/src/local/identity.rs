@@ -36,13 +36,13 @@ pub(crate) enum ProcessStatus {
 impl Identity {
     /// Reads the current identity of a process from `/proc`.
     pub(crate) fn of(pid: i32) -> io::Result<Self> {
-        let folder = proc(pid);
+        let directory = proc(pid);
         Ok(Self {
             pid,
-            started: parse_start_time(&fs::read_to_string(folder.join("stat"))?)?,
-            pid_namespace: fs::metadata(folder.join("ns/pid"))?.ino(),
-            net_namespace: fs::metadata(folder.join("ns/net"))?.ino(),
-            uid: real_uid(&fs::read_to_string(folder.join("status"))?)?,
+            started: parse_start_time(&fs::read_to_string(directory.join("stat"))?)?,
+            pid_namespace: fs::metadata(directory.join("ns/pid"))?.ino(),
+            net_namespace: fs::metadata(directory.join("ns/net"))?.ino(),
+            uid: real_uid(&fs::read_to_string(directory.join("status"))?)?,
         })
     }
 

@@ -14,7 +14,7 @@ use super::cgroup::{Cgroups, Controller};
 use super::config::LocalConfig;
 use super::identity::{self, Identity, ProcessStatus};
 use super::netns::Broker;
-use super::records::{Folder, Folders, Record};
+use super::records::{Directories, Directory, Record};
 use super::uids::Uids;
 use super::watch::{Watch, WatchedSandbox, watch};
 use super::{blocking, leaked_processes};
@@ -35,7 +35,7 @@ pub(super) struct AttachedSandbox {
 
 pub(super) struct Inner {
     pub(super) config: LocalConfig,
-    pub(super) folders: Folders,
+    pub(super) directories: Directories,
     pub(super) cgroups: Cgroups,
     /// `None` without root.
     pub(super) uids: Option<Uids>,
@@ -70,7 +70,7 @@ impl Inner {
     /// Watches the sandboxes that a previous gateway left running. A record that cannot be read now is read again
     /// when its sandbox is used.
     pub(super) fn watch_running(&self) -> Result<(), SandboxError> {
-        for id in self.folders.ids()? {
+        for id in self.directories.ids()? {
             if let Ok((record, _, handle)) = self.running(&id) {
                 self.watch(&id, &record, handle);
             }
@@ -79,7 +79,7 @@ impl Inner {
     }
 
     fn watch(&self, id: &SandboxId, record: &Record, handle: OwnedFd) {
-        let watched = WatchedSandbox::new(self.folders.sandbox(id), record.clone(), Arc::new(handle));
+        let watched = WatchedSandbox::new(self.directories.sandbox(id), record.clone(), Arc::new(handle));
         let watch = watch(watched.with_helper(&self.config.helper), self.scan_permits.clone());
         self.watches.lock().insert(id.clone(), watch);
     }
@@ -87,7 +87,7 @@ impl Inner {
     /// The recorded process, verified to be the same one.
     pub(super) fn running(&self, id: &SandboxId) -> Result<(Record, Identity, OwnedFd), SandboxError> {
         let gone = || SandboxError::NotFound(id.clone());
-        let record = self.folders.sandbox(id).load()?.ok_or_else(gone)?;
+        let record = self.directories.sandbox(id).load()?.ok_or_else(gone)?;
         let identity = record.identity.ok_or_else(gone)?;
         match identity.find() {
             ProcessStatus::Alive(handle) => Ok((record, identity, handle)),
@@ -135,9 +135,9 @@ impl Inner {
     }
 
     pub(super) fn state(&self, id: &SandboxId) -> SandboxState {
-        let folder = self.folders.sandbox(id);
-        let Ok(record) = folder.load() else { return SandboxState::Unknown };
-        let over = || if folder.home().exists() { SandboxState::Dead } else { SandboxState::Incomplete };
+        let directory = self.directories.sandbox(id);
+        let Ok(record) = directory.load() else { return SandboxState::Unknown };
+        let over = || if directory.home().exists() { SandboxState::Dead } else { SandboxState::Incomplete };
         let Some((identity, group)) = record.and_then(|r| Some((r.identity?, r.group))) else {
             return over();
         };
@@ -152,10 +152,10 @@ impl Inner {
     /// Kills all processes of a sandbox and removes its control groups; files and user id stay.
     pub(super) async fn end_processes(&self, id: &SandboxId, record: &Record) -> Result<(), SandboxError> {
         self.forget(id);
-        let (record, folder) = (record.clone(), self.folders.sandbox(id));
+        let (record, directory) = (record.clone(), self.directories.sandbox(id));
         blocking(move || {
             match record.identity.map(|identity| identity.find()) {
-                None => leaked_processes::kill_unrecorded(&folder)?,
+                None => leaked_processes::kill_unrecorded(&directory)?,
                 Some(ProcessStatus::Gone) => {}
                 Some(ProcessStatus::Unknown) => {
                     return Err(SandboxError::Records("the host does not allow inspecting its process"));
@@ -177,20 +177,20 @@ impl Inner {
     }
 
     pub(super) async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
-        let folder = self.folders.sandbox(id);
-        if !folder.0.exists() {
+        let directory = self.directories.sandbox(id);
+        if !directory.0.exists() {
             return Ok(());
         }
-        let record = folder.load()?;
+        let record = directory.load()?;
         if let Some(record) = &record {
             self.end_processes(id, record).await?;
         }
         self.forget(id);
-        blocking(move || Ok(tree::remove(&folder.0)?)).await?;
+        blocking(move || Ok(tree::remove(&directory.0)?)).await?;
         match (&self.uids, record) {
             (Some(uids), Some(Record { uid: Some(uid), .. })) => uids.release(uid, id),
             // A crash between allocating a user id and recording it leaves an id that only its own file knows.
-            (Some(uids), _) => uids.sweep(|id| self.folders.sandbox(id).0.exists()),
+            (Some(uids), _) => uids.sweep(|id| self.directories.sandbox(id).0.exists()),
             (None, _) => {}
         }
         Ok(())
@@ -202,22 +202,24 @@ impl Inner {
         without: Vec<PathBuf>,
         clean: CleanCopy,
     ) -> Result<SnapshotId, SandboxError> {
-        let folder = self.folders.sandbox(id);
-        let record = folder.load()?.ok_or_else(|| SandboxError::NotFound(id.clone()))?;
+        let directory = self.directories.sandbox(id);
+        let record = directory.load()?.ok_or_else(|| SandboxError::NotFound(id.clone()))?;
         let bytes = self.config.rng.bytes::<16>();
         let name = bytes.iter().fold(String::from("snap-"), |name, byte| format!("{name}{byte:02x}"));
         let snapshot = SnapshotId::new(name)?;
-        let (draft, done) = (self.folders.snapshot_draft(&snapshot), self.folders.snapshot(&snapshot));
-        let folders = self.folders.clone();
+        let (draft, done) =
+            (self.directories.snapshot_draft(&snapshot), self.directories.snapshot(&snapshot));
+        let directories = self.directories.clone();
         blocking(move || {
-            let _making = folders.lock_for_snapshot().map_err(SandboxError::host("lock the snapshots"))?;
+            let _making =
+                directories.lock_for_snapshot().map_err(SandboxError::host("lock the snapshots"))?;
             // A dead sandbox has nothing to freeze, and after a reboot no group either.
             let over = record.identity.is_none_or(|identity| matches!(identity.find(), ProcessStatus::Gone));
             let stop = !over && record.group.frozen() == Some(false);
             if stop {
                 record.group.freeze(true)?;
             }
-            let copied = copy_home(&folder, &draft, &record, without);
+            let copied = copy_home(&directory, &draft, &record, without);
             if stop {
                 record.group.freeze(false)?;
             }
@@ -242,8 +244,13 @@ impl Inner {
     }
 }
 
-fn copy_home(folder: &Folder, to: &Path, record: &Record, without: Vec<PathBuf>) -> Result<(), SandboxError> {
-    std::fs::create_dir(to).map_err(SandboxError::host("create the snapshot's folder"))?;
+fn copy_home(
+    directory: &Directory,
+    to: &Path,
+    record: &Record,
+    without: Vec<PathBuf>,
+) -> Result<(), SandboxError> {
+    std::fs::create_dir(to).map_err(SandboxError::host("create the snapshot's directory"))?;
     let copy = Copy::new(None, record.limits.disk_bytes.saturating_mul(2));
-    Ok(copy.without(without).run(&folder.home(), to)?)
+    Ok(copy.without(without).run(&directory.home(), to)?)
 }

@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit};
 use super::plan::Plan;
 use super::{bwrap, seccomp};
 
-/// Mount points for the folders that the unprivileged user must reach, in a private mount namespace: folders that
+/// Mount points for the directories that the unprivileged user must reach, in a private mount namespace: directories that
 /// exist on every host and are not needed once bubblewrap runs.
 const MOUNT_POINTS: [&str; 4] = ["/mnt", "/media", "/srv", "/tmp"];
 
@@ -114,7 +114,7 @@ fn secret_pipe(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(reader)
 }
 
-/// Makes home, programs and root filesystem reachable for the unprivileged user, although their parent folders are
+/// Makes home, programs and root filesystem reachable for the unprivileged user, although their parent directories are
 /// only accessible to root: in a private mount namespace, which ends with the sandbox.
 fn stage(plan: &mut Plan) -> io::Result<()> {
     let tree = |path: &Path, recursive: OpenTreeFlags| {
@@ -138,7 +138,7 @@ fn stage(plan: &mut Plan) -> io::Result<()> {
     let stage = MOUNT_POINTS
         .into_iter()
         .find(free)
-        .ok_or_else(|| io::Error::other("none of the mount point folders exists"))?;
+        .ok_or_else(|| io::Error::other("none of the mount point directories exists"))?;
     let mut trees = Vec::new();
     for (path, name) in parts {
         let recursive = if name == "rootfs.d" { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
@@ -146,9 +146,9 @@ fn stage(plan: &mut Plan) -> io::Result<()> {
         *path = PathBuf::from(stage).join(name);
     }
     mount("tmpfs", stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=0755,size=1m")?;
-    for (tree, folder, name) in trees {
+    for (tree, directory, name) in trees {
         let at = Path::new(stage).join(name);
-        if folder {
+        if directory {
             rustix::fs::mkdir(&at, Mode::from_raw_mode(0o755))?;
         } else {
             File::create(&at)?;

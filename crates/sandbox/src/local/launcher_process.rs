@@ -12,7 +12,7 @@ use super::bwrap::LAST_FILE;
 use super::hidden::LAUNCHER;
 use super::identity;
 use super::plan::Plan;
-use super::records::Folder;
+use super::records::Directory;
 use crate::error::SandboxError;
 
 /// Longer than bubblewrap's report about its child.
@@ -27,9 +27,9 @@ pub(super) struct LauncherProcess {
 
 impl LauncherProcess {
     /// Starts a launcher; it does nothing before it receives a [plan](Self::plan).
-    pub(super) fn spawn(helper: &Path, folder: &Folder) -> Result<Self, SandboxError> {
+    pub(super) fn spawn(helper: &Path, directory: &Directory) -> Result<Self, SandboxError> {
         let host = SandboxError::host("start the launcher");
-        let log = folder.open_log().map_err(&host)?;
+        let log = directory.open_log().map_err(&host)?;
         log.set_len(0).map_err(&host)?;
         // A separate process group: an interrupt from the gateway's terminal must not reach sandboxes.
         let mut child = Command::new(helper)

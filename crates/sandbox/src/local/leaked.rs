@@ -1,5 +1,5 @@
-//! Finds sandboxes that run although their data folder was deleted, so that no record leads to them. The kernel
-//! still knows them: a PID 1 whose home is mounted from a deleted folder of a provider.
+//! Finds sandboxes that run although their data directory was deleted, so that no record leads to them. The kernel
+//! still knows them: a PID 1 whose home is mounted from a deleted directory of a provider.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::error::SandboxError;
 
 /// Path of the home directory inside the sandbox.
 const HOME: &str = "/home/user";
-/// The suffix that the kernel appends to the path of a mounted folder that was removed.
+/// The suffix that the kernel appends to the path of a mounted directory that was removed.
 const DELETED_SUFFIX: &str = "//deleted";
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Part of the names of our control groups.
@@ -19,13 +19,13 @@ const GROUP_PREFIX: &str = "/proliferate-";
 const FIRST_UID: u32 = 65_536;
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A sandbox on this host whose data folder is gone.
+/// A sandbox on this host whose data directory is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeakedSandbox {
     /// The pid of its PID 1 on the host.
     pub pid: i32,
     pub uid: u32,
-    /// The former folder of its home, relative to its file system.
+    /// The former directory of its home, relative to its file system.
     pub home: PathBuf,
 }
 
@@ -36,14 +36,14 @@ pub fn find_leaked_sandboxes() -> Vec<LeakedSandbox> {
 
 impl LeakedSandbox {
     fn at(pid: i32) -> Option<Self> {
-        let folder = PathBuf::from(format!("/proc/{pid}"));
-        let status = fs::read_to_string(folder.join("status")).ok()?;
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        let status = fs::read_to_string(directory.join("status")).ok()?;
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         let numbers: Vec<_> = numbers.split_ascii_whitespace().collect();
         if numbers.len() < 2 || numbers.last() != Some(&"1") {
             return None;
         }
-        let mounts = fs::read_to_string(folder.join("mountinfo")).ok()?;
+        let mounts = fs::read_to_string(directory.join("mountinfo")).ok()?;
         Some(Self { pid, uid: identity::owner(pid)?, home: deleted_home(&mounts)? })
     }
 
@@ -74,7 +74,7 @@ impl LeakedSandbox {
     }
 }
 
-/// The folder that is mounted as the home, if it belonged to a sandbox and was removed.
+/// The directory that is mounted as the home, if it belonged to a sandbox and was removed.
 fn deleted_home(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);

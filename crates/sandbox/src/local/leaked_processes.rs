@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::identity;
-use super::records::Folder;
+use super::records::Directory;
 use crate::error::SandboxError;
 
 const MAX_TRIES: u32 = 500;
@@ -20,8 +20,8 @@ pub(super) fn kill_user(uid: u32) -> Result<(), SandboxError> {
 /// Kills a launcher, or the bubblewrap that it became, if the gateway was killed before it knew PID 1: bubblewrap's
 /// child would wait for ever, or run. Their stderr identifies them: it is the sandbox's log, which nobody else
 /// writes to.
-pub(super) fn kill_unrecorded(folder: &Folder) -> Result<(), SandboxError> {
-    let Ok(log) = fs::metadata(folder.log()) else { return Ok(()) };
+pub(super) fn kill_unrecorded(directory: &Directory) -> Result<(), SandboxError> {
+    let Ok(log) = fs::metadata(directory.log()) else { return Ok(()) };
     let stderr_of = |pid: i32| fs::metadata(format!("/proc/{pid}/fd/2")).ok();
     kill_all(|pid| stderr_of(pid).is_some_and(|to| (to.dev(), to.ino()) == (log.dev(), log.ino())))
 }
@@ -60,13 +60,13 @@ mod tests {
     #[test]
     fn only_processes_that_log_there_are_killed() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder(dir.path().to_owned());
-        kill_unrecorded(&folder).unwrap();
+        let directory = Directory(dir.path().to_owned());
+        kill_unrecorded(&directory).unwrap();
         let sleeper = |errors: Stdio| Command::new("sleep").arg("600").stderr(errors).spawn().unwrap();
-        let mut theirs = sleeper(folder.open_log().unwrap().into());
+        let mut theirs = sleeper(directory.open_log().unwrap().into());
         let other = fs::File::create(dir.path().join("other")).unwrap();
         let mut others = sleeper(other.into());
-        kill_unrecorded(&folder).unwrap();
+        kill_unrecorded(&directory).unwrap();
         let ended = theirs.wait().unwrap();
         assert!(!ended.success() && others.try_wait().unwrap().is_none());
         others.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Resources that processes hold but no folder shows: deleted files that are open, mapped or in flight between
+//! Resources that processes hold but no directory shows: deleted files that are open, mapped or in flight between
 //! processes, and files in memory.
 
 use std::collections::{HashMap, HashSet};
@@ -159,7 +159,7 @@ impl DeletedMapping {
     /// Only root can read the real size. Other users estimate it by the end of the mapping; with several mappings,
     /// the highest end counts.
     fn add(&self, thread: &Path, device: u64, files: &mut HashMap<u64, u64>) {
-        // `map_files` only exists in the folder of the process, not of its threads.
+        // `map_files` only exists in the directory of the process, not of its threads.
         let process = thread.parent().and_then(Path::parent);
         let file = process.map(|process| process.join(format!("map_files/{:x}-{:x}", self.from, self.to)));
         if let Some(found) = file.and_then(|file| fs::metadata(file).ok()) {
@@ -175,9 +175,9 @@ impl DeletedMapping {
     }
 }
 
-/// Lists a folder; returns nothing if it is gone.
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+/// Lists a directory; returns nothing if it is gone.
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 #[cfg(test)]

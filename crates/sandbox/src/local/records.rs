@@ -58,24 +58,24 @@ impl LimitExceeded {
     }
 }
 
-/// The folders below the provider's root.
+/// The directories below the provider's root.
 #[derive(Clone, Debug)]
-pub(crate) struct Folders {
+pub(crate) struct Directories {
     root: PathBuf,
 }
 
-impl Folders {
+impl Directories {
     pub(crate) fn open(root: PathBuf) -> Result<Self, SandboxError> {
-        let host = SandboxError::host("create the provider's folder");
-        for folder in [root.clone(), root.join("sandboxes"), root.join("snapshots")] {
-            private_folder(&folder).map_err(&host)?;
+        let host = SandboxError::host("create the provider's directory");
+        for directory in [root.clone(), root.join("sandboxes"), root.join("snapshots")] {
+            private_directory(&directory).map_err(&host)?;
         }
-        let folders = Self { root: fs::canonicalize(root).map_err(host)? };
-        folders.sweep();
-        Ok(folders)
+        let directories = Self { root: fs::canonicalize(root).map_err(host)? };
+        directories.sweep();
+        Ok(directories)
     }
 
-    /// Returns a lock to hold while a snapshot is made. Otherwise another process that opens these folders would
+    /// Returns a lock to hold while a snapshot is made. Otherwise another process that opens these directories would
     /// delete the incomplete snapshot as a leftover of a crash.
     pub(crate) fn lock_for_snapshot(&self) -> io::Result<File> {
         let lock = self.snapshots_lock()?;
@@ -112,8 +112,8 @@ impl Folders {
         format!("proliferate-{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
     }
 
-    pub(crate) fn sandbox(&self, id: &SandboxId) -> Folder {
-        Folder(self.root.join("sandboxes").join(id.as_str()))
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> Directory {
+        Directory(self.root.join("sandboxes").join(id.as_str()))
     }
 
     pub(crate) fn snapshot(&self, id: &SnapshotId) -> PathBuf {
@@ -136,15 +136,15 @@ impl Folders {
     }
 }
 
-fn private_folder(path: &Path) -> io::Result<()> {
+fn private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The folder of one sandbox.
+/// The directory of one sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
-impl Folder {
+impl Directory {
     pub(crate) fn home(&self) -> PathBuf {
         self.0.join("home")
     }
@@ -180,7 +180,7 @@ impl Folder {
     }
 
     pub(crate) fn create(&self) -> io::Result<()> {
-        private_folder(&self.0)
+        private_directory(&self.0)
     }
 
     pub(crate) fn open_log(&self) -> io::Result<File> {
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn incomplete_snapshot_is_removed_only_when_unlocked() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || Folders::open(folder.path().join("data")).unwrap();
-        let folders = open();
-        let draft = folders.snapshot_draft(&SnapshotId::new("snap-1").unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Directories::open(directory.path().join("data")).unwrap();
+        let directories = open();
+        let draft = directories.snapshot_draft(&SnapshotId::new("snap-1").unwrap());
         let (one_lock, other_lock) =
-            (folders.lock_for_snapshot().unwrap(), folders.lock_for_snapshot().unwrap());
+            (directories.lock_for_snapshot().unwrap(), directories.lock_for_snapshot().unwrap());
         fs::create_dir(&draft).unwrap();
         open();
         assert!(draft.exists());

@@ -28,7 +28,7 @@ const NEW_NAMESPACES: [u64; 7] =
 const ALLOWED_SOCKET_FAMILIES: [u64; 4] = [1, 2, 10, 16];
 
 /// The largest System V shared memory segment in bytes. An unmapped segment belongs to no process, so no count
-/// includes it, and a namespace can have 4096 of them. Databases use far smaller ones to lock their folders.
+/// includes it, and a namespace can have 4096 of them. Databases use far smaller ones to lock their directories.
 const MAX_SHM_SEGMENT: u64 = 64 * 1024;
 
 /// The filters as BPF programs for the kernel.

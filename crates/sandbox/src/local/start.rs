@@ -16,7 +16,7 @@ use super::inner::Inner;
 use super::launcher_process::LauncherProcess;
 use super::netns::Broker;
 use super::plan::Plan;
-use super::records::{Folder, LimitExceeded, Record};
+use super::records::{Directory, LimitExceeded, Record};
 use crate::error::SandboxError;
 use crate::provider::EnsureOutcome;
 use crate::spec::Spec;
@@ -29,8 +29,8 @@ const CHECK_INTERVAL: Duration = Duration::from_micros(200);
 
 impl Inner {
     pub(super) async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError> {
-        let folder = self.folders.sandbox(&spec.id);
-        let old = folder.load()?;
+        let directory = self.directories.sandbox(&spec.id);
+        let old = directory.load()?;
         if let Some(record) = &old {
             let found = record.identity.map_or(ProcessStatus::Gone, |identity| identity.find());
             match found {
@@ -56,10 +56,10 @@ impl Inner {
             }
         }
         self.precheck(spec)?;
-        let had_files = folder.home().exists();
-        let started = self.start(spec, &folder, old.and_then(|record| record.uid)).await;
+        let had_files = directory.home().exists();
+        let started = self.start(spec, &directory, old.and_then(|record| record.uid)).await;
         if let Err(error) = started {
-            self.undo(spec, &folder, had_files).await;
+            self.undo(spec, &directory, had_files).await;
             return Err(error);
         }
         Ok(EnsureOutcome { id: spec.id.clone(), recovered: false, made_files: !had_files })
@@ -74,16 +74,16 @@ impl Inner {
             return Err(SandboxError::BadSpec("a program for the sandbox does not exist"));
         }
         if spec.rootfs.as_ref().is_some_and(|path| !path.join("usr").is_dir()) {
-            return Err(SandboxError::BadSpec("the root filesystem has no folder `usr`"));
+            return Err(SandboxError::BadSpec("the root filesystem has no directory `usr`"));
         }
         match &spec.snapshot {
-            Some(id) if !self.folders.snapshot(id).is_dir() => Err(SandboxError::NoSnapshot(id.clone())),
+            Some(id) if !self.directories.snapshot(id).is_dir() => Err(SandboxError::NoSnapshot(id.clone())),
             _ => Ok(()),
         }
     }
 
     /// Creates the first record, which lists what a failed start must release.
-    fn record(&self, spec: &Spec, folder: &Folder, old: Option<u32>) -> Result<Record, SandboxError> {
+    fn record(&self, spec: &Spec, directory: &Directory, old: Option<u32>) -> Result<Record, SandboxError> {
         let uid = match (&self.uids, old) {
             (None, _) => None,
             (Some(uids), Some(uid)) => {
@@ -95,24 +95,24 @@ impl Inner {
         let record = Record {
             version: 1,
             uid,
-            group: self.cgroups.group(&format!("{}-{}", self.folders.mark(), spec.id)),
+            group: self.cgroups.group(&format!("{}-{}", self.directories.mark(), spec.id)),
             identity: None,
             injected: spec.injected.clone(),
             limits: spec.limits.clone(),
         };
-        let saved = folder.save(&record);
+        let saved = directory.save(&record);
         if let (Err(_), None, Some(uid), Some(uids)) = (&saved, old, uid, &self.uids) {
             uids.release(uid, &spec.id);
         }
         saved.map(|()| record)
     }
 
-    async fn start(&self, spec: &Spec, folder: &Folder, uid: Option<u32>) -> Result<(), SandboxError> {
-        folder.create().map_err(SandboxError::host("create the sandbox's folder"))?;
+    async fn start(&self, spec: &Spec, directory: &Directory, uid: Option<u32>) -> Result<(), SandboxError> {
+        directory.create().map_err(SandboxError::host("create the sandbox's directory"))?;
         // Spawned first because it takes a while to start; it does nothing before it has a plan, and exits without
         // one.
-        let mut launcher = LauncherProcess::spawn(&self.config.helper, folder)?;
-        let begun = self.prepare(spec, folder, uid, &mut launcher).await;
+        let mut launcher = LauncherProcess::spawn(&self.config.helper, directory)?;
+        let begun = self.prepare(spec, directory, uid, &mut launcher).await;
         if begun.is_err() {
             launcher.abort();
         }
@@ -125,32 +125,32 @@ impl Inner {
     async fn prepare(
         &self,
         spec: &Spec,
-        folder: &Folder,
+        directory: &Directory,
         uid: Option<u32>,
         launcher: &mut LauncherProcess,
     ) -> Result<(), SandboxError> {
-        let mut record = self.record(spec, folder, uid)?;
+        let mut record = self.record(spec, directory, uid)?;
         record.group.make(&spec.limits)?;
-        self.prepare_home(spec, folder, record.uid).await?;
-        record.limits.disk_bytes = allow_cleanup(folder, spec.limits.disk_bytes).await?;
-        if !launcher.plan(&self.plan(spec, folder, &record)).await? {
-            return Err(start_error(folder));
+        self.prepare_home(spec, directory, record.uid).await?;
+        record.limits.disk_bytes = allow_cleanup(directory, spec.limits.disk_bytes).await?;
+        if !launcher.plan(&self.plan(spec, directory, &record)).await? {
+            return Err(start_error(directory));
         }
         // Started concurrently with the launcher, because it also takes a while.
         let broker = Broker::start(&self.config.helper)?;
-        self.await_init(spec, folder, &mut record, launcher, broker).await
+        self.await_init(spec, directory, &mut record, launcher, broker).await
     }
 
     /// Assembles the home under another name, so that an existing home is always complete.
-    async fn prepare_home(&self, spec: &Spec, folder: &Folder, uid: Owner) -> Result<(), SandboxError> {
-        let (folder, most) = (folder.clone(), spec.limits.disk_bytes.saturating_mul(2));
-        let snapshot = spec.snapshot.as_ref().map(|id| self.folders.snapshot(id));
+    async fn prepare_home(&self, spec: &Spec, directory: &Directory, uid: Owner) -> Result<(), SandboxError> {
+        let (directory, most) = (directory.clone(), spec.limits.disk_bytes.saturating_mul(2));
+        let snapshot = spec.snapshot.as_ref().map(|id| self.directories.snapshot(id));
         blocking(move || {
             let host = SandboxError::host("create the sandbox's home");
-            if folder.home().exists() {
-                return Ok(tree::ensure_folder(&folder.home(), c"workspace", uid)?);
+            if directory.home().exists() {
+                return Ok(tree::ensure_directory(&directory.home(), c"workspace", uid)?);
             }
-            let draft = folder.home_draft();
+            let draft = directory.home_draft();
             tree::remove(&draft)?;
             private(&draft, None).map_err(&host)?;
             if let Some(snapshot) = snapshot {
@@ -158,16 +158,16 @@ impl Inner {
             } else {
                 own(&draft, uid).map_err(&host)?;
             }
-            tree::ensure_folder(&draft, c"workspace", uid)?;
-            fs::rename(&draft, folder.home()).map_err(host)
+            tree::ensure_directory(&draft, c"workspace", uid)?;
+            fs::rename(&draft, directory.home()).map_err(host)
         })
         .await
     }
 
-    fn plan(&self, spec: &Spec, folder: &Folder, record: &Record) -> Plan {
+    fn plan(&self, spec: &Spec, directory: &Directory, record: &Record) -> Plan {
         Plan {
             bwrap: self.config.bwrap.clone(),
-            home: folder.home(),
+            home: directory.home(),
             init: spec.init.clone(),
             programs: spec.programs.clone(),
             rootfs: spec.rootfs.clone(),
@@ -183,7 +183,7 @@ impl Inner {
     async fn await_init(
         &self,
         spec: &Spec,
-        folder: &Folder,
+        directory: &Directory,
         record: &mut Record,
         launcher: &mut LauncherProcess,
         mut broker: Broker,
@@ -191,10 +191,10 @@ impl Inner {
         let limit = self.config.start_timeout;
         let pid = match timeout(limit, launcher.child_pid()).await {
             Err(_) => return Err(SandboxError::Timeout("bubblewrap")),
-            Ok(None) => return Err(start_error(folder)),
+            Ok(None) => return Err(start_error(directory)),
             Ok(Some(pid)) => pid,
         };
-        let ended = |_| start_error(folder);
+        let ended = |_| start_error(directory);
         let handle = identity::open(pid).map_err(ended)?;
         launcher.kill_on_abort(handle.try_clone().map_err(SandboxError::host("hold PID 1"))?);
         let identity = Identity::of(pid).map_err(ended)?;
@@ -205,7 +205,7 @@ impl Inner {
             limit_processes(pid, spec.limits.pids);
         }
         record.identity = Some(identity);
-        folder.save(record)?;
+        directory.save(record)?;
         // The gateway binds the injected ports before any program inside runs that could take them.
         let attached = match (broker.enter_network_of(&identity).await, handle.try_clone()) {
             (Ok(()), Ok(copy)) => self.attach(&spec.id, record, identity, copy, broker).await,
@@ -213,18 +213,18 @@ impl Inner {
             (_, Err(error)) => Err(SandboxError::host("hold PID 1")(error)),
         };
         if let Err(error) = attached {
-            return Err(if identity::has_exited(&handle) { start_error(folder) } else { error });
+            return Err(if identity::has_exited(&handle) { start_error(directory) } else { error });
         }
         launcher.start_init().await;
-        let folder = folder.clone();
-        blocking(move || wait_for_init(pid, &handle, limit).unwrap_or_else(|| Err(start_error(&folder))))
+        let directory = directory.clone();
+        blocking(move || wait_for_init(pid, &handle, limit).unwrap_or_else(|| Err(start_error(&directory))))
             .await
     }
 
     /// Undoes a failed start. Files that existed before stay.
-    async fn undo(&self, spec: &Spec, folder: &Folder, keep_files: bool) {
+    async fn undo(&self, spec: &Spec, directory: &Directory, keep_files: bool) {
         let undone = if keep_files {
-            match folder.load() {
+            match directory.load() {
                 Ok(Some(record)) => self.end_processes(&spec.id, &record).await,
                 other => other.map(drop),
             }
@@ -240,25 +240,25 @@ impl Inner {
 /// The disk limit of this start. A sandbox that was stopped for its disk usage gets a little more than it uses, so
 /// that somebody can remove files in it; beyond the grace it does not start at all. Files are only counted after
 /// such a stop.
-async fn allow_cleanup(folder: &Folder, limit: u64) -> Result<u64, SandboxError> {
-    let Some(overuse) = folder.last_overuse() else { return Ok(limit) };
+async fn allow_cleanup(directory: &Directory, limit: u64) -> Result<u64, SandboxError> {
+    let Some(overuse) = directory.last_overuse() else { return Ok(limit) };
     if overuse.what != LimitExceeded::DISK {
-        folder.clear_overuse();
+        directory.clear_overuse();
         return Ok(limit);
     }
-    let folder = folder.clone();
+    let directory = directory.clone();
     blocking(move || {
         let most = limit.saturating_add(limit / 2);
-        let size = match tree::measure(&folder.home(), most) {
+        let size = match tree::measure(&directory.home(), most) {
             Ok(size) => size,
             Err(TreeError::TooLarge(_)) => return Err(SandboxError::OverDisk { limit, most }),
             Err(error) => return Err(error.into()),
         };
         if size.bytes <= limit {
-            folder.clear_overuse();
+            directory.clear_overuse();
             return Ok(limit);
         }
-        let recorded = folder.record_overuse(&LimitExceeded { restarted: true, ..overuse });
+        let recorded = directory.record_overuse(&LimitExceeded { restarted: true, ..overuse });
         recorded.map_err(SandboxError::host("record why the sandbox was stopped"))?;
         Ok(size.bytes.saturating_add(CLEANUP_BYTES).min(most))
     })
@@ -266,8 +266,8 @@ async fn allow_cleanup(folder: &Folder, limit: u64) -> Result<u64, SandboxError>
 }
 
 /// Why it did not start, according to bubblewrap's output.
-fn start_error(folder: &Folder) -> SandboxError {
-    match folder.last_error_line() {
+fn start_error(directory: &Directory) -> SandboxError {
+    match directory.last_error_line() {
         None => SandboxError::InitExited,
         Some(text) if text.contains("namespace") || text.contains("uid map") => {
             tracing::warn!(%text, "bubblewrap could not create namespaces");

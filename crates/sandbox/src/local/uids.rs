@@ -1,9 +1,9 @@
 //! With root, each sandbox gets its own host user id, so that two sandboxes cannot affect each other even if the
-//! isolation fails. Stopping a sandbox kills every process of its user id, so no other data folder of this host may
+//! isolation fails. Stopping a sandbox kills every process of its user id, so no other data directory of this host may
 //! use the same id at the same time.
 //!
-//! An id is allocated by a file in the provider's own folder, which exists as long as the sandbox's files, and by a
-//! file in a folder of the host that names the first one. Both are written under one lock of the host.
+//! An id is allocated by a file in the provider's own directory, which exists as long as the sandbox's files, and by a
+//! file in a directory of the host that names the first one. Both are written under one lock of the host.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
@@ -16,8 +16,8 @@ use super::identity;
 use crate::error::SandboxError;
 use crate::spec::SandboxId;
 
-/// The folder through which the gateways of this host coordinate; like processes, it does not survive a reboot.
-const HOST_FOLDER: &str = "/run/proliferate-uids";
+/// The directory through which the gateways of this host coordinate; like processes, it does not survive a reboot.
+const HOST_DIRECTORY: &str = "/run/proliferate-uids";
 
 #[derive(Debug)]
 pub(crate) struct Uids {
@@ -28,7 +28,7 @@ pub(crate) struct Uids {
 
 impl Uids {
     pub(crate) fn open(own: &Path, range: RangeInclusive<u32>) -> Result<Self, SandboxError> {
-        Self::open_with(own, PathBuf::from(HOST_FOLDER), range)
+        Self::open_with(own, PathBuf::from(HOST_DIRECTORY), range)
     }
 
     fn open_with(own: &Path, host: PathBuf, range: RangeInclusive<u32>) -> Result<Self, SandboxError> {
@@ -36,14 +36,14 @@ impl Uids {
         if *range.start() < 65_536 || range.is_empty() {
             return Err(SandboxError::BadSpec("the range of user ids must start at 65536 or above"));
         }
-        let failed = SandboxError::host("create the folders of user ids");
+        let failed = SandboxError::host("create the directories of user ids");
         fs::create_dir_all(own).map_err(&failed)?;
         let own = own.canonicalize().map_err(&failed)?;
         match DirBuilder::new().mode(0o700).create(&host) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
             _ => {}
         }
-        // A folder of another user could be emptied by that user.
+        // A directory of another user could be emptied by that user.
         let owner = fs::symlink_metadata(&host).map_err(&failed)?;
         if !owner.is_dir() || owner.uid() != rustix::process::geteuid().as_raw() {
             return Err(failed(ErrorKind::PermissionDenied.into()));
@@ -72,7 +72,7 @@ impl Uids {
         Err(SandboxError::UidsExhausted)
     }
 
-    /// Makes sure that an id that was allocated before, perhaps before a reboot, still belongs to this folder
+    /// Makes sure that an id that was allocated before, perhaps before a reboot, still belongs to this directory
     /// alone.
     pub(crate) fn reclaim(&self, uid: u32, id: &SandboxId) -> Result<(), SandboxError> {
         let failed = SandboxError::host("keep a user id");
@@ -122,12 +122,12 @@ impl Uids {
         }
     }
 
-    /// The sandbox that owns an id in this folder; `None` also when a full disk left an empty file.
+    /// The sandbox that owns an id in this directory; `None` also when a full disk left an empty file.
     fn owner(&self, uid: u32) -> Option<SandboxId> {
         fs::read_to_string(self.own_file(uid)).ok().and_then(|text| SandboxId::new(text).ok())
     }
 
-    /// The file that holds an id on this host; a file that was deleted with its data folder holds nothing.
+    /// The file that holds an id on this host; a file that was deleted with its data directory holds nothing.
     fn holder(&self, uid: u32) -> Option<PathBuf> {
         let text = fs::read(self.host_file(uid)).ok()?;
         let path = PathBuf::from(std::ffi::OsString::from(String::from_utf8(text).ok()?));
@@ -157,8 +157,8 @@ impl Uids {
     }
 }
 
-fn file_of_uid(folder: &Path, uid: u32) -> PathBuf {
-    folder.join(uid.to_string())
+fn file_of_uid(directory: &Path, uid: u32) -> PathBuf {
+    directory.join(uid.to_string())
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn data_folders_of_a_host_never_share_an_id() {
+    fn data_directories_of_a_host_never_share_an_id() {
         let dir = tempfile::tempdir().unwrap();
         let host = dir.path().join("host");
         let open = |own: &str| {
@@ -203,13 +203,13 @@ mod tests {
             (one.allocate(&id("a")).unwrap(), other.allocate(&id("a")).unwrap()),
             (3_900_000_000, 3_900_000_001)
         );
-        // A reboot empties the host's folder, and the other gateway is the first to allocate an id.
+        // A reboot empties the host's directory, and the other gateway is the first to allocate an id.
         fs::remove_dir_all(&host).unwrap();
         let (one, other) = (open("one"), open("other"));
         other.reclaim(3_900_000_001, &id("a")).unwrap();
         assert_eq!(other.allocate(&id("b")).unwrap(), 3_900_000_000);
         assert!(matches!(one.reclaim(3_900_000_000, &id("a")), Err(SandboxError::Records(_))));
-        // A data folder that was deleted holds nothing.
+        // A data directory that was deleted holds nothing.
         fs::remove_dir_all(dir.path().join("other")).unwrap();
         one.reclaim(3_900_000_000, &id("a")).unwrap();
         assert_eq!(one.allocate(&id("c")).unwrap(), 3_900_000_001);

@@ -22,7 +22,7 @@ use super::disk::{DiskScan, FilesystemUsage, ScanSchedule};
 use super::identity;
 use super::netns::Broker;
 use super::open_files;
-use super::records::{Folder, LimitExceeded, MAX_LOG, Record};
+use super::records::{Directory, LimitExceeded, MAX_LOG, Record};
 use super::sockets;
 use crate::tree::{self, Size, TreeError};
 
@@ -102,7 +102,7 @@ async fn watch_files(watched: Arc<WatchedSandbox>, scan_permits: Arc<Semaphore>,
     loop {
         tokio::time::sleep(TICK_INTERVAL).await;
         let Some(used) =
-            check_on_thread(&watched, |watched| Ok(FilesystemUsage::of(&watched.folder.home()))).await
+            check_on_thread(&watched, |watched| Ok(FilesystemUsage::of(&watched.directory.home()))).await
         else {
             return;
         };
@@ -127,7 +127,7 @@ async fn check_on_thread<T: Send + 'static>(
 
 /// A sandbox under watch.
 pub(crate) struct WatchedSandbox {
-    folder: Folder,
+    directory: Directory,
     record: Record,
     handle: Arc<OwnedFd>,
     /// Whether a scan of its files has failed, which is logged once.
@@ -144,11 +144,11 @@ pub(crate) struct WatchedSandbox {
 }
 
 impl WatchedSandbox {
-    pub(crate) fn new(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(directory: Directory, record: Record, handle: Arc<OwnedFd>) -> Self {
         let (scan_failed, in_flight) = (AtomicBool::default(), AtomicU32::default());
         let (memory, disk) = (AtomicU64::default(), AtomicU64::default());
         Self {
-            folder,
+            directory,
             record,
             handle,
             scan_failed,
@@ -178,7 +178,7 @@ impl WatchedSandbox {
         match found.await {
             Ok(diag_socket) => drop(self.diag_socket.set(diag_socket)),
             Err(error) => {
-                tracing::warn!(folder = %self.folder.0.display(), %error, "could not query the sockets of a sandbox: counting each as full");
+                tracing::warn!(directory = %self.directory.0.display(), %error, "could not query the sockets of a sandbox: counting each as full");
             }
         }
     }
@@ -199,11 +199,11 @@ impl WatchedSandbox {
         }
         check(self)
             .inspect_err(|reason| {
-                tracing::warn!(folder = %self.folder.0.display(), reason, "killing a sandbox that exceeded a limit");
+                tracing::warn!(directory = %self.directory.0.display(), reason, "killing a sandbox that exceeded a limit");
                 // Recorded before the kill, so that whoever notices the end finds the reason.
                 let overuse = LimitExceeded { what: (*reason).to_owned(), restarted: false };
-                if let Err(error) = self.folder.record_overuse(&overuse) {
-                    tracing::warn!(folder = %self.folder.0.display(), %error, "could not record why a sandbox was killed");
+                if let Err(error) = self.directory.record_overuse(&overuse) {
+                    tracing::warn!(directory = %self.directory.0.display(), %error, "could not record why a sandbox was killed");
                 }
                 identity::kill(&self.handle);
                 let _ = self.record.group.freeze(false);
@@ -213,7 +213,7 @@ impl WatchedSandbox {
 
     /// Truncates its log and counts its terminals, and also memory and processes if no control group does.
     fn check_resources(&self) -> Option<Reason> {
-        truncate_log(&self.folder);
+        truncate_log(&self.directory);
         if self.record.identity.is_some_and(|identity| terminals(identity.pid) > MAX_TERMINALS) {
             return Some("terminals");
         }
@@ -240,18 +240,18 @@ impl WatchedSandbox {
 
     /// Scans its files, including deleted ones that are still open.
     fn check_files(&self) -> Result<Option<DiskScan>, Reason> {
-        let (home, most) = (self.folder.home(), self.record.limits.disk_bytes);
+        let (home, most) = (self.directory.home(), self.record.limits.disk_bytes);
         // Taken before the scan: growth during the scan is then counted twice rather than missed.
         let used = FilesystemUsage::of(&home);
         let size = match tree::measure(&home, most) {
             Ok(size) => size,
             Err(TreeError::TooLarge(_)) => return Err(LimitExceeded::DISK),
             Err(TreeError::TooMany) => return Err("files"),
-            Err(TreeError::TooDeep) => return Err("depth of folders"),
+            Err(TreeError::TooDeep) => return Err("depth of directories"),
             // The gateway may be short of descriptors, or the sandbox is just ending. The next check shows.
             Err(TreeError::Io(kind)) => {
                 if !identity::has_exited(&self.handle) && !self.scan_failed.swap(true, Ordering::SeqCst) {
-                    tracing::warn!(folder = %self.folder.0.display(), ?kind, "could not scan the files of a sandbox");
+                    tracing::warn!(directory = %self.directory.0.display(), ?kind, "could not scan the files of a sandbox");
                 }
                 return Ok(None);
             }
@@ -289,9 +289,9 @@ impl WatchedSandbox {
     }
 }
 
-fn truncate_log(folder: &Folder) {
-    if fs::metadata(folder.log()).is_ok_and(|log| log.len() > MAX_LOG)
-        && let Ok(log) = fs::OpenOptions::new().write(true).open(folder.log())
+fn truncate_log(directory: &Directory) {
+    if fs::metadata(directory.log()).is_ok_and(|log| log.len() > MAX_LOG)
+        && let Ok(log) = fs::OpenOptions::new().write(true).open(directory.log())
     {
         let _ = log.set_len(0);
     }
@@ -343,17 +343,17 @@ mod tests {
     #[test]
     fn watcher_counts_memory_processes_and_disk_without_cgroups() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder(dir.path().to_owned());
-        fs::create_dir(folder.home()).unwrap();
-        fs::write(folder.home().join("file"), vec![1; 100_000]).unwrap();
+        let directory = Directory(dir.path().to_owned());
+        fs::create_dir(directory.home()).unwrap();
+        fs::write(directory.home().join("file"), vec![1; 100_000]).unwrap();
         let own = Identity::of(std::process::id().cast_signed()).unwrap();
         let of = |change: fn(&mut Limits)| {
             let mut limits = Limits { memory_bytes: u64::MAX, pids: u64::MAX, ..Limits::default() };
             change(&mut limits);
             let (group, injected) = (Group::default(), BTreeSet::new());
             let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
-            let (folder, handle) = (folder.clone(), Arc::new(identity::open(own.pid).unwrap()));
-            let watched = WatchedSandbox::new(folder, record, handle);
+            let (directory, handle) = (directory.clone(), Arc::new(identity::open(own.pid).unwrap()));
+            let watched = WatchedSandbox::new(directory, record, handle);
             watched.check_resources().or_else(|| watched.check_files().err())
         };
         assert_eq!(of(|_| {}), None);
@@ -362,10 +362,10 @@ mod tests {
         assert_eq!(of(|limits| limits.pids = 1), Some("processes"));
         assert_eq!(of(|limits| limits.disk_bytes = 50_000), Some("disk"));
         // Files that cannot be scanned are no reason to kill the sandbox.
-        fs::rename(folder.home(), dir.path().join("elsewhere")).unwrap();
+        fs::rename(directory.home(), dir.path().join("elsewhere")).unwrap();
         assert_eq!(of(|limits| limits.disk_bytes = 50_000), None);
-        fs::create_dir_all(folder.home().join("d/".repeat(200))).unwrap();
-        assert_eq!(of(|_| {}), Some("depth of folders"));
+        fs::create_dir_all(directory.home().join("d/".repeat(200))).unwrap();
+        assert_eq!(of(|_| {}), Some("depth of directories"));
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
         let (group, injected, limits) = (Group::default(), BTreeSet::new(), Limits::default());
         let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
         let handle = Arc::new(identity::open(own.pid).unwrap());
-        let watched = WatchedSandbox::new(Folder(dir.path().to_owned()), record, handle);
+        let watched = WatchedSandbox::new(Directory(dir.path().to_owned()), record, handle);
         assert!(!(0..MAX_CHECKS_IN_FLIGHT).any(|_| watched.in_flight_too_long(true)));
         assert!(!watched.in_flight_too_long(false));
         assert!(!(0..MAX_CHECKS_IN_FLIGHT).any(|_| watched.in_flight_too_long(true)));
@@ -390,8 +390,8 @@ mod tests {
         let handle = Arc::new(identity::open(own.pid).unwrap());
         let (group, injected, limits) = (Group::default(), BTreeSet::new(), Limits::default());
         let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
-        let folder = Folder(dir.path().to_owned());
-        let watched = WatchedSandbox::new(folder, record, handle.clone());
+        let directory = Directory(dir.path().to_owned());
+        let watched = WatchedSandbox::new(directory, record, handle.clone());
         // Only ends with the process, so only the other check can end that.
         let stuck: CheckFiles = |watched| {
             identity::wait(&watched.handle, Duration::from_mins(1));

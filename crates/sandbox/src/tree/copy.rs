@@ -1,4 +1,4 @@
-//! Copies a hostile folder: data, symlinks and hard links, modes without set-id bits, times.
+//! Copies a hostile directory: data, symlinks and hard links, modes without set-id bits, times.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
 
 use super::links::Links;
-use super::permissions::{OpenFolder, open_regular};
-use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, none_if_gone, open_folder, open_top, stat_entry};
+use super::permissions::{OpenDirectory, open_regular};
+use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, none_if_gone, open_directory, open_top, stat_entry};
 
 /// The owner of the copy; `None` leaves it to the current user.
 pub(crate) type Owner = Option<u32>;
@@ -39,16 +39,16 @@ impl Copy {
         Self { without, ..self }
     }
 
-    /// Copies the content of `from` into `to`, an empty folder that nobody else can reach.
+    /// Copies the content of `from` into `to`, an empty directory that nobody else can reach.
     pub(crate) fn run(mut self, from: &Path, to: &Path) -> Result<(), TreeError> {
-        let (from, to, links) = (OpenFolder::top(from)?, open_top(to)?, Links::create_for(to)?);
-        self.folder(&from, &to, &links, 0)?;
+        let (from, to, links) = (OpenDirectory::top(from)?, open_top(to)?, Links::create_for(to)?);
+        self.directory(&from, &to, &links, 0)?;
         self.finish(&to, &from.stat)
     }
 
-    fn folder(
+    fn directory(
         &mut self,
-        from: &OpenFolder,
+        from: &OpenDirectory,
         to: &OwnedFd,
         links: &Links,
         depth: usize,
@@ -65,7 +65,9 @@ impl Copy {
             let wanted = !self.without.contains(&self.at);
             if let Some(stat) = none_if_gone(stat_entry(from.handle(), name))?.filter(|_| wanted) {
                 match kind(&stat) {
-                    FileType::Directory => self.subfolder(from.handle(), to, links, (name, &stat), depth)?,
+                    FileType::Directory => {
+                        self.subdirectory(from.handle(), to, links, (name, &stat), depth)?
+                    }
                     FileType::RegularFile => self.file(from.handle(), to, links, name)?,
                     FileType::Symlink => self.link(from.handle(), to, name)?,
                     _ => {}
@@ -76,7 +78,7 @@ impl Copy {
         })
     }
 
-    fn subfolder(
+    fn subdirectory(
         &mut self,
         from: BorrowedFd<'_>,
         to: &OwnedFd,
@@ -84,10 +86,10 @@ impl Copy {
         (name, stat): (&CStr, &Stat),
         depth: usize,
     ) -> Result<(), TreeError> {
-        let Some(inner) = OpenFolder::folder(from, name, stat)? else { return Ok(()) };
+        let Some(inner) = OpenDirectory::directory(from, name, stat)? else { return Ok(()) };
         rustix::fs::mkdirat(to, name, Mode::RWXU)?;
-        let copy = open_folder(to, name)?;
-        self.folder(&inner, &copy, links, depth + 1)?;
+        let copy = open_directory(to, name)?;
+        self.directory(&inner, &copy, links, depth + 1)?;
         self.finish(&copy, &inner.stat)
     }
 

@@ -1,4 +1,4 @@
-//! Preserves hard links in a copy. Which names belong together is recorded in a folder next to the copy, not in
+//! Preserves hard links in a copy. Which names belong together is recorded in a directory next to the copy, not in
 //! memory, because the sandbox decides how many there are.
 
 use std::ffi::{CStr, CString};
@@ -10,21 +10,21 @@ use rustix::io::Errno;
 
 use super::{TreeError, open_top, remove};
 
-/// The folder of recorded links; removed on drop.
+/// The directory of recorded links; removed on drop.
 pub(super) struct Links {
     path: PathBuf,
-    folder: OwnedFd,
+    directory: OwnedFd,
 }
 
 impl Links {
-    /// Creates the folder next to `copy`, where nobody else can reach it. Leftovers of a crash are removed.
+    /// Creates the directory next to `copy`, where nobody else can reach it. Leftovers of a crash are removed.
     pub(super) fn create_for(copy: &Path) -> Result<Self, TreeError> {
         let mut path = copy.as_os_str().to_owned();
         path.push(".links");
         let path = PathBuf::from(path);
         remove(&path)?;
         rustix::fs::mkdir(&path, Mode::RWXU)?;
-        Ok(Self { folder: open_top(&path)?, path })
+        Ok(Self { directory: open_top(&path)?, path })
     }
 
     /// Links `name` to the file if it was copied before; returns whether it was.
@@ -32,7 +32,7 @@ impl Links {
         if !has_other_names(stat) {
             return Ok(false);
         }
-        match rustix::fs::linkat(&self.folder, link_key(stat).as_c_str(), to, name, AtFlags::empty()) {
+        match rustix::fs::linkat(&self.directory, link_key(stat).as_c_str(), to, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(error) if must_copy(error) => Ok(false),
             Err(error) => Err(error),
@@ -46,11 +46,11 @@ impl Links {
         }
         let link_key = link_key(stat);
         // A copy that has reached its maximum of links is replaced by this one.
-        match rustix::fs::unlinkat(&self.folder, link_key.as_c_str(), AtFlags::empty()) {
+        match rustix::fs::unlinkat(&self.directory, link_key.as_c_str(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
-        match rustix::fs::linkat(to, name, &self.folder, link_key.as_c_str(), AtFlags::empty()) {
+        match rustix::fs::linkat(to, name, &self.directory, link_key.as_c_str(), AtFlags::empty()) {
             Err(error) if !must_copy(error) => Err(error),
             _ => Ok(()),
         }
@@ -60,7 +60,7 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
-            tracing::warn!(folder = %self.path.display(), %error, "could not remove a temporary folder of links");
+            tracing::warn!(directory = %self.path.display(), %error, "could not remove a temporary directory of links");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opens files and folders whose permissions a sandbox has removed. If the gateway is an unprivileged user it owns
+//! Opens files and directories whose permissions a sandbox has removed. If the gateway is an unprivileged user it owns
 //! the files, so it grants itself the permissions temporarily and restores them afterwards.
 
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::{TreeError, kind, none_if_gone, open_folder, open_top};
+use super::{TreeError, kind, none_if_gone, open_directory, open_top};
 
 /// Flags for a handle (`O_PATH`), which needs no permissions on the file itself.
 pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -17,33 +17,33 @@ pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFl
 /// The size of the buffer for directory entries in bytes.
 const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
 
-/// An open folder. Its entries are read in parts, because the sandbox decides how many there are.
-pub(super) struct OpenFolder {
+/// An open directory. Its entries are read in parts, because the sandbox decides how many there are.
+pub(super) struct OpenDirectory {
     handle: OwnedFd,
     /// The metadata before permissions were granted.
     pub(super) stat: Stat,
     granted: bool,
 }
 
-impl OpenFolder {
-    /// Opens a folder of ours; only the last component of the path must not be a symlink.
+impl OpenDirectory {
+    /// Opens a directory of ours; only the last component of the path must not be a symlink.
     pub(super) fn top(path: &Path) -> Result<Self, TreeError> {
-        let folder = rustix::fs::open(path, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
-        let stat = rustix::fs::fstat(&folder)?;
+        let directory = rustix::fs::open(path, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
+        let stat = rustix::fs::fstat(&directory)?;
         let granted = lacks_permissions(&stat);
         if granted {
-            set_permissions(&folder, Mode::RWXU)?;
+            set_permissions(&directory, Mode::RWXU)?;
         }
         Ok(Self { handle: open_top(path)?, stat, granted })
     }
 
-    /// Opens a folder that was just listed; `None` if it is no longer a folder.
-    pub(super) fn folder(parent: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<Option<Self>, Errno> {
+    /// Opens a directory that was just listed; `None` if it is no longer a directory.
+    pub(super) fn directory(parent: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<Option<Self>, Errno> {
         let granted = lacks_permissions(stat);
         if granted && none_if_gone(grant_permissions(parent, name))?.is_none() {
             return Ok(None);
         }
-        let Some(handle) = none_if_gone(open_folder(parent, name))? else { return Ok(None) };
+        let Some(handle) = none_if_gone(open_directory(parent, name))? else { return Ok(None) };
         Ok(Some(Self { handle, stat: *stat, granted }))
     }
 
@@ -60,7 +60,7 @@ impl OpenFolder {
         let mut names = RawDir::new(&self.handle, buffer.spare_capacity_mut());
         while let Some(entry) = names.next() {
             let entry = match entry {
-                // The folder itself was removed meanwhile.
+                // The directory itself was removed meanwhile.
                 Err(Errno::NOENT) => break,
                 entry => entry?,
             };
@@ -72,7 +72,7 @@ impl OpenFolder {
     }
 }
 
-impl Drop for OpenFolder {
+impl Drop for OpenDirectory {
     fn drop(&mut self) {
         if self.granted {
             restore_permissions(&self.handle, permissions(&self.stat));
@@ -80,7 +80,7 @@ impl Drop for OpenFolder {
     }
 }
 
-/// A folder that can be listed but not searched also hides its content.
+/// A directory that can be listed but not searched also hides its content.
 fn lacks_permissions(stat: &Stat) -> bool {
     stat.st_mode & 0o500 != 0o500 && !rustix::process::geteuid().is_root()
 }
@@ -114,10 +114,10 @@ fn open_with_granted_read(
     opened
 }
 
-/// Uses a handle: chmod by name would follow a symlink that has replaced the folder meanwhile.
+/// Uses a handle: chmod by name would follow a symlink that has replaced the directory meanwhile.
 pub(super) fn grant_permissions(parent: impl AsFd, name: &CStr) -> Result<(), Errno> {
-    let folder = rustix::fs::openat(parent, name, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
-    set_permissions(&folder, Mode::RWXU)
+    let directory = rustix::fs::openat(parent, name, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
+    set_permissions(&directory, Mode::RWXU)
 }
 
 fn permissions(stat: &Stat) -> Mode {

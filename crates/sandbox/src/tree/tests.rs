@@ -1,4 +1,4 @@
-//! Folders as an attacker would create them.
+//! Directories as an attacker would create them.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -19,11 +19,11 @@ fn copy_keeps_links_modes_and_times_and_drops_special_files() {
     fs::write(from.join("a/b/run"), "x").unwrap();
     fs::set_permissions(from.join("a/b/run"), fs::Permissions::from_mode(0o4755)).unwrap();
     symlink("/etc/shadow", from.join("evil")).unwrap();
-    symlink("/etc", from.join("folder")).unwrap();
+    symlink("/etc", from.join("directory")).unwrap();
     drop(std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap());
     copy(&from, &to, 1 << 20).unwrap();
     assert_eq!(fs::read_link(to.join("evil")).unwrap(), Path::new("/etc/shadow"));
-    assert!(fs::symlink_metadata(to.join("folder")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(to.join("directory")).unwrap().is_symlink());
     assert!(!to.join("socket").exists());
     let (old, new) = (fs::metadata(from.join("a/b/run")).unwrap(), fs::metadata(to.join("a/b/run")).unwrap());
     assert_eq!(new.mode() & 0o7777, 0o755);
@@ -71,8 +71,8 @@ fn hard_links_are_preserved_and_counted_once() {
     for copy in [&to, &again] {
         let hidden = copy.join("hidden");
         assert_eq!(fs::metadata(&hidden).unwrap().mode() & 0o777, 0);
-        for folder in [&hidden, &hidden.join("inner")] {
-            fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+        for directory in [&hidden, &hidden.join("inner")] {
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
         }
         let of = |name: &str| fs::metadata(copy.join(name)).unwrap();
         assert_eq!((of("first").nlink(), of("first").mode() & 0o777, of("first").len()), (5, 0o400, 1 << 20));
@@ -83,11 +83,11 @@ fn hard_links_are_preserved_and_counted_once() {
         assert_eq!(fs::read_to_string(copy.join("kept")).unwrap(), "x");
     }
     let names = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(names, 3, "the temporary folder of links must be removed");
+    assert_eq!(names, 3, "the temporary directory of links must be removed");
 }
 
 #[test]
-fn very_deep_folder_is_refused_but_can_be_removed() {
+fn very_deep_directory_is_refused_but_can_be_removed() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().join("top");
     fs::create_dir(&top).unwrap();
@@ -96,7 +96,7 @@ fn very_deep_folder_is_refused_but_can_be_removed() {
     fs::write(&keep, "safe").unwrap();
     for depth in 0..1000 {
         rustix::fs::mkdirat(&at, c"d", Mode::RWXU).unwrap();
-        let next = open_folder(&at, c"d").unwrap();
+        let next = open_directory(&at, c"d").unwrap();
         if depth % 100 == 0 {
             rustix::fs::symlinkat(&keep, &next, c"out").unwrap();
             rustix::fs::fchmod(&at, Mode::empty()).unwrap();
@@ -112,7 +112,7 @@ fn very_deep_folder_is_refused_but_can_be_removed() {
 }
 
 #[test]
-fn symlink_in_place_of_the_folder_is_not_followed() {
+fn symlink_in_place_of_the_directory_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (real, link) = (dir.path().join("real"), dir.path().join("link"));
     fs::create_dir(&real).unwrap();
@@ -139,7 +139,7 @@ fn permissions_are_never_granted_through_a_symlink() {
 
 /// What a running sandbox can do while its files are copied.
 #[test]
-fn folder_swapped_for_a_symlink_during_a_copy_is_not_followed() {
+fn directory_swapped_for_a_symlink_during_a_copy_is_not_followed() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let dir = tempfile::tempdir().unwrap();
     let (from, secret) = (dir.path().join("from"), dir.path().join("secret"));
@@ -163,8 +163,8 @@ fn folder_swapped_for_a_symlink_during_a_copy_is_not_followed() {
             led_outside += usize::from(copy(&from, &to, 1 << 20).is_err());
             for name in ["a", "b"] {
                 let copied = to.join(name);
-                let folder = fs::symlink_metadata(&copied).is_ok_and(|found| found.is_dir());
-                if folder && let Ok(text) = fs::read_to_string(copied.join("file")) {
+                let directory = fs::symlink_metadata(&copied).is_ok_and(|found| found.is_dir());
+                if directory && let Ok(text) = fs::read_to_string(copied.join("file")) {
                     // Counted, not asserted: a panic here would leave the other thread running for ever.
                     led_outside += usize::from(text != "own");
                 }
@@ -178,7 +178,7 @@ fn folder_swapped_for_a_symlink_during_a_copy_is_not_followed() {
 }
 
 #[test]
-fn concurrent_removals_of_the_same_folder_succeed() {
+fn concurrent_removals_of_the_same_directory_succeed() {
     for _ in 0..30 {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top");
@@ -214,13 +214,13 @@ fn excluded_paths_are_not_copied_and_stay_in_the_source() {
     assert!(fs::read(from.join("link")).is_ok() && fs::read(from.join("a/ours/key")).is_ok());
 }
 
-/// Runs `work` as an unprivileged user who owns `folder`.
-fn as_unprivileged_user<T: Send>(folder: &Path, work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` as an unprivileged user who owns `directory`.
+fn as_unprivileged_user<T: Send>(directory: &Path, work: impl FnOnce() -> T + Send) -> T {
     const USER: u32 = 61_235;
     if !rustix::process::geteuid().is_root() {
         return work();
     }
-    let chown = std::process::Command::new("chown").args(["-R", &USER.to_string()]).arg(folder).status();
+    let chown = std::process::Command::new("chown").args(["-R", &USER.to_string()]).arg(directory).status();
     assert!(chown.unwrap().success());
     let user = rustix::fs::Uid::from_raw(USER);
     let dropped = || {
@@ -256,9 +256,9 @@ fn files_without_permissions_are_measured_and_copied_unchanged() {
         assert_eq!(mode(""), 0o300);
         fs::set_permissions(&top, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(["none", "list", "file"].map(mode), [0, 0o600, 0o200]);
-        for (folder, inner) in [("none", "inner"), ("list", "file")] {
-            fs::set_permissions(top.join(folder), fs::Permissions::from_mode(0o700)).unwrap();
-            assert!(top.join(folder).join(inner).exists());
+        for (directory, inner) in [("none", "inner"), ("list", "file")] {
+            fs::set_permissions(top.join(directory), fs::Permissions::from_mode(0o700)).unwrap();
+            assert!(top.join(directory).join(inner).exists());
         }
         assert_eq!(mode("none/inner"), 0o100);
         assert_eq!(fs::metadata(top.join("none/inner/file")).unwrap().len(), 1 << 20);
@@ -278,7 +278,7 @@ fn with_few_descriptors() {
     println!("it was told");
 }
 
-/// Runs one ignored test of this file in another process, in this folder.
+/// Runs one ignored test of this file in another process, in this directory.
 fn run_in_own_process(test: &str, dir: &Path) {
     let (passed, said) = run_alone(test, dir);
     assert!(passed && said.contains("it was told"), "{said}");
@@ -302,7 +302,7 @@ fn files_that_cannot_be_opened_are_errors() {
 }
 
 #[test]
-#[ignore = "run by folder_with_many_entries_is_measured_in_constant_memory"]
+#[ignore = "run by directory_with_many_entries_is_measured_in_constant_memory"]
 fn with_little_memory() {
     let dir = std::env::current_dir().unwrap();
     allow_little_memory();
@@ -311,7 +311,7 @@ fn with_little_memory() {
 }
 
 #[test]
-#[ignore = "run by folder_with_many_entries_is_measured_in_constant_memory"]
+#[ignore = "run by directory_with_many_entries_is_measured_in_constant_memory"]
 fn with_little_memory_and_all_names() {
     let dir = std::env::current_dir().unwrap();
     allow_little_memory();
@@ -330,12 +330,12 @@ fn allow_little_memory() {
 }
 
 #[test]
-fn folder_with_many_entries_is_measured_in_constant_memory() {
+fn directory_with_many_entries_is_measured_in_constant_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = open_top(dir.path()).unwrap();
+    let directory = open_top(dir.path()).unwrap();
     for number in 0..20_000 {
         let name = format!("{number:0250}");
-        rustix::fs::symlinkat(c"x", &folder, name.as_str()).unwrap();
+        rustix::fs::symlinkat(c"x", &directory, name.as_str()).unwrap();
     }
     run_in_own_process("with_little_memory", dir.path());
     let (passed, said) = run_alone("with_little_memory_and_all_names", dir.path());
@@ -343,7 +343,7 @@ fn folder_with_many_entries_is_measured_in_constant_memory() {
 }
 
 #[test]
-fn folder_with_many_entries_is_removed_completely() {
+fn directory_with_many_entries_is_removed_completely() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().join("top");
     fs::create_dir_all(top.join("many")).unwrap();

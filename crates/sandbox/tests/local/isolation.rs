@@ -13,7 +13,7 @@ const ESCAPE_ATTEMPTS: &[(&str, &str)] = &[
     ("host users", "cat /etc/shadow && echo ESCAPED"),
     ("root's home", "ls /root && echo ESCAPED"),
     (
-        "host folders",
+        "host directories",
         "for d in /boot /srv /mnt /media /sys /var/lib; do ls $d 2>/dev/null && echo ESCAPED; done",
     ),
     ("other homes", "ls -A /home | grep -vx user && echo ESCAPED"),
@@ -139,7 +139,7 @@ async fn nothing_of_the_gateway_is_visible_inside() {
     // A descriptor that every child inherits, as a careless parent of the gateway may leave behind.
     let _left_open = rustix::io::dup(std::io::stderr()).unwrap();
     let bed = TestBed::new();
-    let secret = bed.folder.path().join("secret");
+    let secret = bed.directory.path().join("secret");
     fs::write(&secret, "hunter2").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
     let sandbox = bed
@@ -177,7 +177,7 @@ async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
     let output = bed.run(&one, &connect(port)).await;
     assert!(output.contains("refused"), "{output}");
     // A socket file that everybody on the host may use.
-    let socket = bed.folder.path().join("socket");
+    let socket = bed.directory.path().join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
     let output = bed
@@ -193,7 +193,7 @@ async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
     bed.run(&two, LISTEN).await;
     let output = bed.run(&one, &connect(5000)).await;
     assert!(output.contains("refused"), "{output}");
-    let other = bed.folder.path().join("data/sandboxes/two/home/file");
+    let other = bed.directory.path().join("data/sandboxes/two/home/file");
     assert!(other.exists());
     let output = bed.run(&one, &format!("cat {} /proc/*/root/home/user/file 2>&1", other.display())).await;
     assert!(!output.contains("private"), "{output}");

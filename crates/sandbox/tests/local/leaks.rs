@@ -1,4 +1,4 @@
-//! Whatever happens, nothing leaks: processes, mounts, control groups, folders, user ids.
+//! Whatever happens, nothing leaks: processes, mounts, control groups, directories, user ids.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,18 +12,18 @@ use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
 
 use super::support::{HELPER, TestBed, spec};
 
-/// What a provider with this folder and these user ids holds on the host.
+/// What a provider with this directory and these user ids holds on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostResources {
     processes: BTreeSet<String>,
     mounts: usize,
     groups: Vec<String>,
-    folders: Vec<String>,
+    directories: Vec<String>,
     uids: usize,
 }
 
 fn host_resources(bed: &TestBed, range: &std::ops::RangeInclusive<u32>) -> HostResources {
-    let data = bed.folder.path().join("data");
+    let data = bed.directory.path().join("data");
     let list = |path: &Path| -> Vec<String> {
         let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -38,7 +38,7 @@ fn host_resources(bed: &TestBed, range: &std::ops::RangeInclusive<u32>) -> HostR
             processes.insert(format!("{pid} {text}"));
         }
     }
-    // The provider marks its groups with the hash of its folder.
+    // The provider marks its groups with the hash of its directory.
     let mark = fs::canonicalize(&data).unwrap();
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     let mark = mark.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
@@ -48,13 +48,13 @@ fn host_resources(bed: &TestBed, range: &std::ops::RangeInclusive<u32>) -> HostR
         processes,
         mounts: fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(),
         groups,
-        folders: [list(&data.join("sandboxes")), list(&data.join("snapshots"))].concat(),
+        directories: [list(&data.join("sandboxes")), list(&data.join("snapshots"))].concat(),
         uids: list(&data.join("uids")).len(),
     }
 }
 
-fn find_groups(folder: &Path, mark: &str, found: &mut Vec<String>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+fn find_groups(directory: &Path, mark: &str, found: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         if entry.file_name().to_string_lossy().contains(mark) {
             found.push(entry.path().display().to_string());
@@ -109,12 +109,12 @@ async fn check_failed_start(
     println!("{case}: {error}");
 }
 
-/// Writes a script next to the provider's folder that every user may run.
+/// Writes a script next to the provider's directory that every user may run.
 pub(crate) fn script(config: &LocalConfig, body: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = config.root.parent().unwrap();
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
-    let path = folder.join("script");
+    let directory = config.root.parent().unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o711)).unwrap();
+    let path = directory.join("script");
     // Written by another process: a file that a child of a parallel test holds open for writing cannot be executed
     // (ETXTBSY).
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2"; chmod 755 "$2""#;
@@ -212,7 +212,7 @@ async fn on_a_small_disk() {
     assert_nothing_leaked(&bed, &range, &before, "a full disk").await;
     fs::remove_file(filler).unwrap();
     let sandbox = bed.start("full").await;
-    fs::write(bed.folder.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
+    fs::write(bed.directory.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
     let error = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap_err();
     assert!(matches!(error, SandboxError::DiskFull), "{error}");
     bed.provider.terminate(&sandbox).await.unwrap();
@@ -229,14 +229,14 @@ fn full_disk_is_reported_and_nothing_leaks() {
     } else {
         (&["-m", "-U", "--map-current-user", "--keep-caps"], "setpriv --inh-caps=-all --ambient-caps=-all ")
     };
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let script = format!(
         r#"mount -t tmpfs -o size=1m,mode=0777 tmpfs "$1"; cd "$1"; exec {drop}"$2" --ignored leaks::on_a_small_disk --nocapture"#
     );
     let ran = std::process::Command::new("unshare")
         .args(namespaces)
         .args(["sh", "-ec", &script, "sh"])
-        .arg(folder.path())
+        .arg(directory.path())
         .arg(std::env::current_exe().unwrap())
         .output()
         .unwrap();
@@ -264,8 +264,8 @@ const CRASH_UIDS: std::ops::RangeInclusive<u32> = 292_000..=292_007;
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the next test, whose launcher kills it"]
 async fn gateway_that_crashes_during_a_start() {
-    let folder = std::env::current_dir().unwrap();
-    let mut config = LocalConfig { uids: CRASH_UIDS, ..super::support::config(&folder) };
+    let directory = std::env::current_dir().unwrap();
+    let mut config = LocalConfig { uids: CRASH_UIDS, ..super::support::config(&directory) };
     // By the time the plan arrives, the start has created everything that precedes bubblewrap.
     config.helper = script(
         &config,
@@ -277,27 +277,27 @@ async fn gateway_that_crashes_during_a_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn crash_during_a_start_leaves_only_recorded_resources() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let crashed = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "leaks::gateway_that_crashes_during_a_start"])
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .output()
         .unwrap();
     assert!(!crashed.status.success());
-    let launcher = fs::read_to_string(folder.path().join("script.pid")).unwrap();
+    let launcher = fs::read_to_string(directory.path().join("script.pid")).unwrap();
     // A process that has exited may be visible for a moment, as a zombie or dead.
     let over = |stat: &String| stat.contains(") Z ") || stat.contains(") X ");
     let launcher =
         || fs::read_to_string(format!("/proc/{}/stat", launcher.trim())).ok().filter(|stat| !over(stat));
     assert!(launcher().is_some(), "the crash must leave its launcher running");
-    let bed = TestBed::again(folder, |config| config.uids = CRASH_UIDS);
+    let bed = TestBed::again(directory, |config| config.uids = CRASH_UIDS);
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
     bed.provider.terminate(&super::support::id("half")).await.unwrap();
     let left = host_resources(&bed, &CRASH_UIDS);
     let nothing = HostResources {
         processes: BTreeSet::new(),
         groups: vec![],
-        folders: vec![],
+        directories: vec![],
         uids: 0,
         ..left.clone()
     };
@@ -308,7 +308,7 @@ async fn crash_during_a_start_leaves_only_recorded_resources() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unrecorded_user_id_is_released() {
     let bed = TestBed::with(|config| config.uids = 271_000..=271_000);
-    let data = bed.folder.path().join("data");
+    let data = bed.directory.path().join("data");
     fs::create_dir(data.join("sandboxes/half")).unwrap();
     if rustix::process::geteuid().is_root() {
         fs::write(data.join("uids/271000"), "half").unwrap();
@@ -330,7 +330,7 @@ async fn complete_life_cycle_leaks_nothing() {
         bed.run(&sandbox, "mkdir -p a/b; ln -s / a/b/root; chmod 0 a; (setsid sleep 100 >/dev/null 2>&1 &)")
             .await;
         let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await;
-        // An unprivileged user cannot copy a folder without permissions, which is an error or omitted.
+        // An unprivileged user cannot copy a directory without permissions, which is an error or omitted.
         bed.provider.terminate(&sandbox).await.unwrap();
         if let Ok(snapshot) = snapshot {
             bed.provider.remove_snapshot(&snapshot).await.unwrap();
@@ -341,17 +341,17 @@ async fn complete_life_cycle_leaks_nothing() {
 }
 
 #[tokio::test]
-async fn sandbox_without_its_data_folder_is_found_and_killed() {
+async fn sandbox_without_its_data_directory_is_found_and_killed() {
     let bed = TestBed::new();
     let id = bed.start("lost").await;
     assert_eq!(bed.run(&id, "echo here").await, "here\n");
     let ours = || {
         let all = sandbox::local::find_leaked_sandboxes();
-        let folder = fs::canonicalize(bed.folder.path()).unwrap();
-        all.into_iter().filter(move |leaked| leaked.home.starts_with(&folder)).collect::<Vec<_>>()
+        let directory = fs::canonicalize(bed.directory.path()).unwrap();
+        all.into_iter().filter(move |leaked| leaked.home.starts_with(&directory)).collect::<Vec<_>>()
     };
-    assert_eq!(ours(), [], "a sandbox with a data folder must not count as leaked");
-    fs::remove_dir_all(bed.folder.path().join("data")).unwrap();
+    assert_eq!(ours(), [], "a sandbox with a data directory must not count as leaked");
+    fs::remove_dir_all(bed.directory.path().join("data")).unwrap();
     let found = ours();
     assert_eq!(found.len(), 1, "{found:?}");
     let group = fs::read_to_string(format!("/proc/{}/cgroup", found[0].pid)).unwrap();

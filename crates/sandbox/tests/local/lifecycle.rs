@@ -36,22 +36,22 @@ async fn gateway_to_be_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_outlives_a_killed_gateway_and_is_recovered() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut gateway = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "lifecycle::gateway_to_be_killed"])
-        .current_dir(folder.path())
+        .current_dir(directory.path())
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
     for _ in 0..1000 {
-        if folder.path().join("ready").exists() {
+        if directory.path().join("ready").exists() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     gateway.kill().unwrap();
     gateway.wait().unwrap();
-    let bed = TestBed { provider: LocalProvider::open(doomed(folder.path())).unwrap(), folder };
+    let bed = TestBed { provider: LocalProvider::open(doomed(directory.path())).unwrap(), directory };
     let wanted = doomed_spec();
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Running);
     assert!(bed.provider.ensure(&wanted).await.unwrap().recovered);
@@ -65,8 +65,8 @@ async fn sandbox_outlives_a_killed_gateway_and_is_recovered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leftover_sandbox_is_watched_before_it_is_used() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(directory.path());
     let first = LocalProvider::open(config.clone()).unwrap();
     let mut wanted = spec("left");
     wanted.limits.disk_bytes = 16 << 20;
@@ -76,16 +76,16 @@ async fn leftover_sandbox_is_watched_before_it_is_used() {
     run(&first, &wanted.id, script).await.unwrap();
     // Its watcher ends with it.
     drop(first);
-    let bed = TestBed { provider: LocalProvider::open(config).unwrap(), folder };
-    std::fs::write(bed.folder.path().join("data/sandboxes/left/home/go"), "").unwrap();
+    let bed = TestBed { provider: LocalProvider::open(config).unwrap(), directory };
+    std::fs::write(bed.directory.path().join("data/sandboxes/left/home/go"), "").unwrap();
     assert!(super::limits::dies_within(&bed, &wanted.id, 30).await, "the sandbox is not watched");
 }
 
 /// Simulates a gateway that was absent for a moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn program_that_takes_the_gateways_port_is_killed_and_files_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(directory.path());
     let first = LocalProvider::open(config.clone()).unwrap();
     let mut wanted = spec("squat");
     wanted.injected.insert(3128);
@@ -95,7 +95,7 @@ async fn program_that_takes_the_gateways_port_is_killed_and_files_stay() {
         open F, q(>), q(taken); close F; sleep 600' >/dev/null 2>&1 & true";
     run(&first, &wanted.id, script).await.unwrap();
     drop(first);
-    let home = folder.path().join("data/sandboxes/squat/home/workspace");
+    let home = directory.path().join("data/sandboxes/squat/home/workspace");
     while !home.join("taken").exists() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -122,7 +122,7 @@ async fn missing_or_replaced_workspace_is_recreated() {
         bed.provider.ensure(&wanted).await.unwrap();
         bed.run(&wanted.id, script).await;
         bed.run(&wanted.id, "kill -9 -1; kill -9 1").await;
-        let record = bed.folder.path().join("data/sandboxes/moved/state.json");
+        let record = bed.directory.path().join("data/sandboxes/moved/state.json");
         let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
         let pid = i32::try_from(record["identity"]["pid"].as_i64().unwrap()).unwrap();
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
@@ -145,7 +145,7 @@ async fn missing_or_replaced_workspace_is_recreated() {
 async fn record_of_a_reused_pid_is_not_trusted() {
     let bed = TestBed::new();
     let sandbox = bed.start("stale").await;
-    let path = bed.folder.path().join("data/sandboxes/stale/state.json");
+    let path = bed.directory.path().join("data/sandboxes/stale/state.json");
     let good = std::fs::read_to_string(&path).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&good).unwrap();
     // The pid now names a process of the host, as after a reboot.
@@ -196,7 +196,7 @@ async fn injected_ports_are_bound_before_any_program_runs() {
         spec.injected.insert(3128);
     })
     .await;
-    let path = bed.folder.path().join("data/sandboxes/eager/home/first");
+    let path = bed.directory.path().join("data/sandboxes/eager/home/first");
     let output = || std::fs::read_to_string(&path).unwrap_or_default();
     while output().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -221,7 +221,7 @@ async fn pause_keeps_memory_and_freezes_processes() {
             .await;
     }
     let count = |name: &str| {
-        let ticks = bed.folder.path().join("data/sandboxes").join(name).join("home/ticks");
+        let ticks = bed.directory.path().join("data/sandboxes").join(name).join("home/ticks");
         std::fs::metadata(&ticks).map_or(0, |file| file.len())
     };
     let grows_beyond = async |name: &str, length| {
@@ -279,7 +279,7 @@ async fn a_copy_is_cleaned_before_it_is_a_snapshot() {
     let failing = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Err(std::io::Error::other("no space"))));
     let refused = failing.await.unwrap_err().to_string();
     assert!(refused.contains("clean the snapshot"), "{refused}");
-    let left = std::fs::read_dir(bed.folder.path().join("data/snapshots")).unwrap().count();
+    let left = std::fs::read_dir(bed.directory.path().join("data/snapshots")).unwrap().count();
     assert_eq!(left, 0, "a copy that was not cleaned is left");
     let clean = Arc::new(|copy: &Path| std::fs::write(copy.join("workspace/file"), "clean\n"));
     let snapshot = bed.provider.snapshot(&sandbox, &[], clean).await.unwrap();
@@ -311,10 +311,10 @@ async fn dead_sandbox_without_its_control_group_can_be_copied() {
     let sandbox = bed.start("rebooted").await;
     bed.run(&sandbox, "echo kept > file; ln file other").await;
     bed.provider.halt(&sandbox).await.unwrap();
-    let path = bed.folder.path().join("data/sandboxes/rebooted/state.json");
+    let path = bed.directory.path().join("data/sandboxes/rebooted/state.json");
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["group"]["Freezer"] =
-        serde_json::json!({"folder": bed.folder.path().join("gone"), "unified": false});
+        serde_json::json!({"directory": bed.directory.path().join("gone"), "unified": false});
     std::fs::write(&path, record.to_string()).unwrap();
     let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap();
     let fork = bed.start_with("after", |spec| spec.snapshot = Some(snapshot.clone())).await;
@@ -332,13 +332,13 @@ async fn interrupted_restore_starts_again_from_the_snapshot() {
     let second = bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
     bed.provider.halt(&second).await.unwrap();
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
-    let folder = bed.folder.path().join("data/sandboxes/second");
-    std::fs::rename(folder.join("home"), folder.join("home.draft")).unwrap();
-    std::fs::create_dir(folder.join("home.draft.links")).unwrap();
+    let directory = bed.directory.path().join("data/sandboxes/second");
+    std::fs::rename(directory.join("home"), directory.join("home.draft")).unwrap();
+    std::fs::create_dir(directory.join("home.draft.links")).unwrap();
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Incomplete);
     bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
     assert_eq!(bed.run(&second, "cat file").await, "kept\n");
-    assert!(!folder.join("home.draft.links").exists());
+    assert!(!directory.join("home.draft.links").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -382,7 +382,7 @@ async fn port_that_never_accepts_delays_only_its_own_caller() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rootfs_of_the_operator_replaces_the_hosts() {
     let bed = TestBed::new();
-    let rootfs = bed.folder.path().join("rootfs");
+    let rootfs = bed.directory.path().join("rootfs");
     std::fs::create_dir_all(rootfs.join("etc")).unwrap();
     std::fs::write(rootfs.join("etc/mime.types"), "of the operator").unwrap();
     for (target, name) in [("/usr", "usr"), ("usr/bin", "bin"), ("usr/lib", "lib"), ("usr/lib64", "lib64")] {
@@ -397,7 +397,7 @@ async fn rootfs_of_the_operator_replaces_the_hosts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn given_program_is_inside_and_read_only() {
     let bed = TestBed::new();
-    let program = bed.folder.path().join("program");
+    let program = bed.directory.path().join("program");
     std::fs::copy("/bin/sh", &program).unwrap();
     let sandbox = bed
         .start_with("program", |spec| spec.programs = [("proliferate".to_owned(), program.clone())].into())
@@ -423,7 +423,7 @@ async fn twenty_starts_are_fast() {
 }
 
 fn identity(bed: &TestBed, name: &str) -> serde_json::Value {
-    let path = bed.folder.path().join("data/sandboxes").join(name).join("state.json");
+    let path = bed.directory.path().join("data/sandboxes").join(name).join("state.json");
     let record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     record["identity"].clone()
 }

@@ -83,12 +83,12 @@ async fn busy_program_gets_only_its_share_of_a_core() {
     let sandbox = bed.start_with("busy", |spec| spec.limits.cpu_millis = 200).await;
     // One second of work takes five seconds, in periods of a tenth of a second that are throttled.
     assert_eq!(bed.run(&sandbox, "perl -e '1 while (times)[0] < 1'; echo done").await, "done\n");
-    let record = std::fs::read(bed.folder.path().join("data/sandboxes/busy/state.json")).unwrap();
+    let record = std::fs::read(bed.directory.path().join("data/sandboxes/busy/state.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-    let folder = record["group"]["Cpu"]["folder"].as_str();
-    assert_eq!(folder.is_some(), hard);
-    let Some(folder) = folder.map(Path::new) else { return };
-    let stat = std::fs::read_to_string(folder.join("cpu.stat")).unwrap();
+    let directory = record["group"]["Cpu"]["directory"].as_str();
+    assert_eq!(directory.is_some(), hard);
+    let Some(directory) = directory.map(Path::new) else { return };
+    let stat = std::fs::read_to_string(directory.join("cpu.stat")).unwrap();
     let throttled = stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")).unwrap();
     assert!(throttled.parse::<u32>().unwrap() >= 20, "{stat}");
     bed.provider.terminate(&sandbox).await.unwrap();
@@ -210,9 +210,9 @@ async fn log_size_is_bounded() {
         .map(String::from)
         .into();
     bed.provider.ensure(&spec).await.unwrap();
-    let folder = bed.folder.path().join("data/sandboxes/chatty");
-    let size = || std::fs::metadata(folder.join("log")).unwrap().len();
-    while !folder.join("home/output").exists() {
+    let directory = bed.directory.path().join("data/sandboxes/chatty");
+    let size = || std::fs::metadata(directory.join("log")).unwrap().len();
+    while !directory.join("home/output").exists() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for _ in 0..500 {

@@ -10,14 +10,14 @@ fn all_tests_pass_for_an_unprivileged_user() {
         println!("these tests already run as an unprivileged user");
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let owner = USER.parse().ok();
-    std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
+    std::os::unix::fs::chown(directory.path(), owner, owner).unwrap();
     let ran = Command::new("setpriv")
         .args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups", "--"])
         .arg(std::env::current_exe().unwrap())
         .args(["--skip", "rootless", "--nocapture", "--test-threads=2"])
-        .env("TMPDIR", folder.path())
+        .env("TMPDIR", directory.path())
         .output()
         .unwrap();
     let output = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();

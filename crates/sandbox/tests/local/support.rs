@@ -1,4 +1,4 @@
-//! A provider in a temporary folder, and a program inside that runs scripts.
+//! A provider in a temporary directory, and a program inside that runs scripts.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,12 +37,12 @@ pub(crate) const LISTEN: &str = "mkfifo /tmp/up; perl -MIO::Socket::INET -e '$s 
 
 pub(crate) struct TestBed {
     pub(crate) provider: LocalProvider,
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-helper");
 
-/// Every folder gets its own user ids, like separate gateways on one host.
+/// Every directory gets its own user ids, like separate gateways on one host.
 pub(crate) fn config(root: &Path) -> LocalConfig {
     // Outside of the default range, because real gateways may run on this host.
     static NEXT: AtomicU32 = AtomicU32::new(400_000);
@@ -59,16 +59,16 @@ impl TestBed {
         Self::again(tempfile::tempdir().unwrap(), change)
     }
 
-    /// Places the folder on another disk.
+    /// Places the directory on another disk.
     pub(crate) fn below(parent: &Path, change: impl FnOnce(&mut LocalConfig)) -> Self {
         Self::again(tempfile::tempdir_in(parent).unwrap(), change)
     }
 
-    /// Reuses the folder of a previous instance.
-    pub(crate) fn again(folder: tempfile::TempDir, change: impl FnOnce(&mut LocalConfig)) -> Self {
-        let mut config = config(folder.path());
+    /// Reuses the directory of a previous instance.
+    pub(crate) fn again(directory: tempfile::TempDir, change: impl FnOnce(&mut LocalConfig)) -> Self {
+        let mut config = config(directory.path());
         change(&mut config);
-        Self { provider: LocalProvider::open(config).unwrap(), folder }
+        Self { provider: LocalProvider::open(config).unwrap(), directory }
     }
 
     pub(crate) async fn start(&self, name: &str) -> SandboxId {
@@ -114,17 +114,17 @@ pub(crate) fn host_allows_cgroups(controller: &str) -> bool {
         // With version 2, the provider may have moved this process into a child group.
         line.map(|path| path.trim_end_matches("proliferate-gateway").trim_matches('/').to_owned())
     };
-    let made = |folder: PathBuf| {
-        let probe = folder.join(format!("test-probe-{}", std::process::id()));
+    let made = |directory: PathBuf| {
+        let probe = directory.join(format!("test-probe-{}", std::process::id()));
         std::fs::create_dir(&probe).is_ok() && std::fs::remove_dir(&probe).is_ok()
     };
     let root = Path::new("/sys/fs/cgroup");
     if let Some(path) = group(controller) {
         return made(root.join(controller).join(path));
     }
-    let Some(folder) = group("").map(|path| root.join(path)) else { return false };
-    let listed = std::fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
-    (controller == "freezer" || listed.split_whitespace().any(|name| name == controller)) && made(folder)
+    let Some(directory) = group("").map(|path| root.join(path)) else { return false };
+    let listed = std::fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
+    (controller == "freezer" || listed.split_whitespace().any(|name| name == controller)) && made(directory)
 }
 
 pub(crate) fn id(name: &str) -> SandboxId {

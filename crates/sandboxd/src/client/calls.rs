@@ -49,7 +49,7 @@ impl Sandboxd {
         self.with_deadline(reading).await
     }
 
-    /// Replaces a file atomically, and creates missing parent folders.
+    /// Replaces a file atomically, and creates missing parent directories.
     pub async fn write_file(
         &self,
         place: Place,

@@ -1,4 +1,4 @@
-//! Files, folders, and the environment files of projects.
+//! Files, directories, and the environment files of projects.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub struct Entry {
     pub stat: Stat,
 }
 
-/// The entries of a folder, sorted by name.
+/// The entries of a directory, sorted by name.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Listing {
     pub entries: Vec<Entry>,

@@ -150,11 +150,11 @@ fn write_record(roots: &Roots, written: &WrittenVariables, number: u64) -> Resul
 }
 
 fn unlink(roots: &Roots, place: &Place) -> Result<bool, Refusal> {
-    let (folder, name) = match roots.parent(place, false) {
+    let (directory, name) = match roots.parent(place, false) {
         Err(Refusal { code: Code::NotFound, .. }) => return Ok(false),
         other => other?,
     };
-    match unlinkat(folder, name, AtFlags::empty()) {
+    match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Err(error) => Err(refusal(error)),

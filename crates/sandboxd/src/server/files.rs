@@ -52,7 +52,7 @@ pub(super) async fn read(roots: Arc<Roots>, read: Read, sender: &mut Sender) -> 
 
 /// A temporary file that replaces its target atomically once it is complete, and is removed otherwise.
 pub(super) struct AtomicWrite {
-    folder: OwnedFd,
+    directory: OwnedFd,
     name: String,
     temporary: String,
     mode: u32,
@@ -67,8 +67,8 @@ impl AtomicWrite {
         parents: bool,
         number: u64,
     ) -> Result<(Self, std::fs::File), Refusal> {
-        let (folder, name) = roots.parent(place, parents)?;
-        let old = match stat_at(&folder, name.as_str()) {
+        let (directory, name) = roots.parent(place, parents)?;
+        let old = match stat_at(&directory, name.as_str()) {
             Ok(stat) => Some(stat),
             Err(Errno::NOENT) => None,
             Err(error) => return Err(refusal(error)),
@@ -83,13 +83,13 @@ impl AtomicWrite {
         let mode = mode.or(old.map(|old| old.mode)).unwrap_or(0o644) & 0o777;
         let temporary = format!(".sandboxd-{number:016x}.tmp");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&folder, &temporary, flags, Mode::from_raw_mode(0o600)).map_err(refusal)?;
-        Ok((Self { folder, name, temporary, mode, committed: false }, file.into()))
+        let file = openat(&directory, &temporary, flags, Mode::from_raw_mode(0o600)).map_err(refusal)?;
+        Ok((Self { directory, name, temporary, mode, committed: false }, file.into()))
     }
 
     pub(super) fn commit(mut self, file: &std::fs::File) -> Result<Stat, Refusal> {
         fchmod(file, Mode::from_raw_mode(self.mode)).map_err(refusal)?;
-        renameat(&self.folder, &self.temporary, &self.folder, &self.name).map_err(refusal)?;
+        renameat(&self.directory, &self.temporary, &self.directory, &self.name).map_err(refusal)?;
         self.committed = true;
         stat_of(file).map_err(refusal)
     }
@@ -98,7 +98,7 @@ impl AtomicWrite {
 impl Drop for AtomicWrite {
     fn drop(&mut self) {
         if !self.committed {
-            let _ = unlinkat(&self.folder, &self.temporary, AtFlags::empty());
+            let _ = unlinkat(&self.directory, &self.temporary, AtFlags::empty());
         }
     }
 }
@@ -129,9 +129,9 @@ pub(super) async fn write(
 
 pub(super) fn list(roots: &Roots, list: &List) -> Result<Listing, Refusal> {
     let most = list.most.unwrap_or(MAX_ENTRIES).min(MAX_ENTRIES);
-    let (folder, _) = roots.open_to_read(&list.place, true)?;
+    let (directory, _) = roots.open_to_read(&list.place, true)?;
     let mut listing = Listing { entries: Vec::new(), truncated: false };
-    for entry in Dir::read_from(&folder).map_err(refusal)? {
+    for entry in Dir::read_from(&directory).map_err(refusal)? {
         let entry = entry.map_err(refusal)?;
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
@@ -142,17 +142,17 @@ pub(super) fn list(roots: &Roots, list: &List) -> Result<Listing, Refusal> {
             break;
         }
         // The entry may have been removed meanwhile.
-        let Ok(stat) = stat_at(&folder, name) else { continue };
+        let Ok(stat) = stat_at(&directory, name) else { continue };
         listing.entries.push(Entry { name: name.to_string_lossy().into_owned(), stat });
     }
     listing.entries.sort_by(|one, two| one.name.cmp(&two.name));
     Ok(listing)
 }
 
-/// Creates a folder and its parents; an existing folder is fine.
+/// Creates a directory and its parents; an existing directory is fine.
 pub(super) fn mkdir(roots: &Roots, place: &Place) -> Result<Nothing, Refusal> {
     let path = clean(&place.path)?;
-    roots.folder(place.root, &path, true).map(|_| Nothing {})
+    roots.directory(place.root, &path, true).map(|_| Nothing {})
 }
 
 pub(super) fn rename(roots: &Roots, rename: &Rename) -> Result<Nothing, Refusal> {

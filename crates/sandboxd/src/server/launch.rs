@@ -17,7 +17,7 @@ use crate::protocol::{Code, Place, Refusal};
 /// The kernel's limit for a single argument.
 const MAX_TEXT: usize = 128 * 1024;
 
-/// The environment and folders with which all programs start.
+/// The environment and directories with which all programs start.
 pub(super) struct Launcher {
     pub(super) roots: Arc<Roots>,
     env: BTreeMap<String, String>,

@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn ring_and_files_are_bounded_and_keep_the_newest_output() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("logs/web.log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("logs/web.log");
         let log = Log::new(path.clone());
         for number in 0..400_000_u32 {
             log.append(format!("{number:09}\n").as_bytes());
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn symlink_or_fifo_at_the_log_path_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, target) = (folder.path().join("a.log"), folder.path().join("target"));
+        let directory = tempfile::tempdir().unwrap();
+        let (path, target) = (directory.path().join("a.log"), directory.path().join("target"));
         std::fs::write(&target, "untouched").unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
         Log::new(path.clone()).append(b"hello");

@@ -11,39 +11,39 @@ use crate::protocol::{Code, Nothing, Refusal, Remove};
 const MAX_DEPTH: usize = 200;
 
 pub(super) fn remove(roots: &Roots, remove: &Remove) -> Result<Nothing, Refusal> {
-    let (folder, name) = roots.parent(&remove.place, false)?;
-    match unlinkat(&folder, &name, AtFlags::empty()) {
+    let (directory, name) = roots.parent(&remove.place, false)?;
+    match unlinkat(&directory, &name, AtFlags::empty()) {
         Ok(()) => return Ok(Nothing {}),
         Err(Errno::ISDIR) => {}
         Err(error) => return Err(refusal(error)),
     }
     if remove.recursive {
-        empty(&open(&folder, &name)?, MAX_DEPTH)?;
+        empty(&open(&directory, &name)?, MAX_DEPTH)?;
     }
-    unlinkat(&folder, &name, AtFlags::REMOVEDIR).map_err(refusal)?;
+    unlinkat(&directory, &name, AtFlags::REMOVEDIR).map_err(refusal)?;
     Ok(Nothing {})
 }
 
-fn open(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Refusal> {
+fn open(directory: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Refusal> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(folder, name, flags, Mode::empty()).map_err(refusal)
+    openat(directory, name, flags, Mode::empty()).map_err(refusal)
 }
 
-fn empty(folder: &OwnedFd, depth_left: usize) -> Result<(), Refusal> {
+fn empty(directory: &OwnedFd, depth_left: usize) -> Result<(), Refusal> {
     if depth_left == 0 {
-        return Err(Refusal::new(Code::Limit, format!("folders are nested more than {MAX_DEPTH} deep")));
+        return Err(Refusal::new(Code::Limit, format!("directories are nested more than {MAX_DEPTH} deep")));
     }
-    for entry in Dir::read_from(folder).map_err(refusal)? {
+    for entry in Dir::read_from(directory).map_err(refusal)? {
         let entry = entry.map_err(refusal)?;
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        match unlinkat(folder, name, AtFlags::empty()) {
+        match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => {
-                empty(&open(folder, name)?, depth_left - 1)?;
-                unlinkat(folder, name, AtFlags::REMOVEDIR).map_err(refusal)?;
+                empty(&open(directory, name)?, depth_left - 1)?;
+                unlinkat(directory, name, AtFlags::REMOVEDIR).map_err(refusal)?;
             }
             Err(error) => return Err(refusal(error)),
         }

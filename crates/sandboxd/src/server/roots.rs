@@ -1,7 +1,7 @@
 //! Opens files beneath a root by handle: the kernel resolves each path once (`openat2`) and refuses to leave the
 //! root.
 //!
-//! Swapping a folder for a symlink meanwhile has no effect, because we hold the folder itself and not its name.
+//! Swapping a directory for a symlink meanwhile has no effect, because we hold the directory itself and not its name.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{Code, Kind, Place, Refusal, Root, Stat};
 
-/// The folders that requests are relative to, opened at the start.
+/// The directories that requests are relative to, opened at the start.
 pub(super) struct Roots {
     home: OwnedFd,
     workspace: OwnedFd,
@@ -63,17 +63,17 @@ impl Roots {
         Ok(root.join(clean(&place.path)?))
     }
 
-    /// Opens a file or folder for reading, without blocking on a fifo.
-    pub(super) fn open_to_read(&self, place: &Place, folder: bool) -> Result<(File, Stat), Refusal> {
+    /// Opens a file or directory for reading, without blocking on a fifo.
+    pub(super) fn open_to_read(&self, place: &Place, directory: bool) -> Result<(File, Stat), Refusal> {
         let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        if folder {
+        if directory {
             flags |= OFlags::DIRECTORY;
         }
         let path = clean(&place.path)?;
         let file = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOW_SYMLINKS)
             .map_err(refusal)?;
         let stat = stat_of(&file).map_err(refusal)?;
-        match (stat.kind, folder) {
+        match (stat.kind, directory) {
             (Kind::File, false) | (Kind::Directory, true) => Ok((file.into(), stat)),
             (Kind::Directory, false) => Err(refusal(Errno::ISDIR)),
             _ => Err(Refusal::new(Code::NotAFile, "not a regular file")),
@@ -88,17 +88,17 @@ impl Roots {
         stat_of(found.map_err(refusal)?).map_err(refusal)
     }
 
-    /// Opens the folder that contains a path and returns it with the last component. No symlink is followed.
+    /// Opens the directory that contains a path and returns it with the last component. No symlink is followed.
     pub(super) fn parent(&self, place: &Place, make: bool) -> Result<(OwnedFd, String), Refusal> {
         let path = clean(&place.path)?;
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             return Err(Refusal::new(Code::BadRequest, "the root itself cannot be changed"));
         };
-        let folder = path.parent().unwrap_or(Path::new(""));
-        Ok((self.folder(place.root, folder, make)?, name.to_owned()))
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Ok((self.directory(place.root, directory, make)?, name.to_owned()))
     }
 
-    pub(super) fn folder(&self, root: Root, path: &Path, make: bool) -> Result<OwnedFd, Refusal> {
+    pub(super) fn directory(&self, root: Root, path: &Path, make: bool) -> Result<OwnedFd, Refusal> {
         let direct = openat2(self.handle(root), or_dot(path), OPEN_DIRECTORY, Mode::empty(), REFUSE_SYMLINKS);
         match direct {
             Err(Errno::NOENT) if make => {}
@@ -144,9 +144,9 @@ pub(super) fn stat_of(file: impl AsFd) -> Result<Stat, Errno> {
 }
 
 /// The metadata of the named entry itself (no symlink is followed), or of the handle if the name is empty.
-pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat, Errno> {
+pub(super) fn stat_at(directory: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-    let found = statx(folder, name, flags, StatxFlags::BASIC_STATS)?;
+    let found = statx(directory, name, flags, StatxFlags::BASIC_STATS)?;
     let kind = match FileType::from_raw_mode(found.stx_mode.into()) {
         FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Directory,
@@ -161,11 +161,11 @@ pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result
 /// Translates an errno for the client.
 pub(super) fn refusal(error: Errno) -> Refusal {
     let (code, text) = match error {
-        Errno::NOENT => (Code::NotFound, "no such file or folder"),
+        Errno::NOENT => (Code::NotFound, "no such file or directory"),
         Errno::EXIST => (Code::Exists, "it already exists"),
-        Errno::NOTDIR => (Code::NotADirectory, "it is not a folder"),
-        Errno::ISDIR => (Code::IsADirectory, "it is a folder"),
-        Errno::NOTEMPTY => (Code::NotEmpty, "the folder is not empty"),
+        Errno::NOTDIR => (Code::NotADirectory, "it is not a directory"),
+        Errno::ISDIR => (Code::IsADirectory, "it is a directory"),
+        Errno::NOTEMPTY => (Code::NotEmpty, "the directory is not empty"),
         Errno::XDEV | Errno::LOOP | Errno::AGAIN => {
             (Code::Escapes, "the path follows a symlink or leaves its root")
         }

@@ -1,4 +1,4 @@
-//! A sandbox of temporary folders with a worker, for each test.
+//! A sandbox of temporary directories with a worker, for each test.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,30 +17,30 @@ pub(crate) const KEY: [u8; 32] = [7; 32];
 pub(crate) struct Sandbox {
     pub(crate) client: Sandboxd,
     pub(crate) port: u16,
-    pub(crate) folder: TempDir,
+    pub(crate) directory: TempDir,
 }
 
 impl Sandbox {
     pub(crate) fn workspace(&self) -> PathBuf {
-        self.folder.path().join("home/workspace")
+        self.directory.path().join("home/workspace")
     }
 }
 
-pub(crate) fn options(folder: &TempDir) -> Options {
-    let home = folder.path().join("home");
+pub(crate) fn options(directory: &TempDir) -> Options {
+    let home = directory.path().join("home");
     let workspace = home.join("workspace");
     std::fs::create_dir_all(&workspace).unwrap();
-    let (logs, env_store) = (folder.path().join("logs"), folder.path().join("store.json"));
+    let (logs, env_store) = (directory.path().join("logs"), directory.path().join("store.json"));
     Options { port: 0, home, workspace, logs, env_store, ..Options::default() }
 }
 
 pub(crate) async fn start() -> Sandbox {
-    let folder = tempfile::tempdir().unwrap();
-    let options = options(&folder);
+    let directory = tempfile::tempdir().unwrap();
+    let options = options(&directory);
     let worker = Worker::bind(&options, Key::new(KEY), Clock::system(), Rng::system()).await.unwrap();
     let port = worker.port();
     tokio::spawn(worker.run());
-    Sandbox { client: connect(port).await, port, folder }
+    Sandbox { client: connect(port).await, port, directory }
 }
 
 pub(crate) async fn connect(port: u16) -> Sandboxd {

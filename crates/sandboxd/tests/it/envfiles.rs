@@ -37,12 +37,12 @@ async fn files_are_applied_scrubbed_and_reapplied() {
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let excluded = std::fs::read_to_string(sandbox.workspace().join(".git/info/exclude")).unwrap();
         assert_eq!(excluded, "# mine\n.env.local\n");
-        std::fs::write(sandbox.folder.path().join("store.json"), "{}").unwrap();
+        std::fs::write(sandbox.directory.path().join("store.json"), "{}").unwrap();
         for wanted in [r#"{"scrubbed":[".env.local"]}"#, r#"{"scrubbed":[]}"#] {
             let scrubbed = client.env_scrub(spec(TWO)).await.unwrap();
             assert_eq!(serde_json::to_string(&scrubbed).unwrap(), wanted);
         }
-        assert!(!file.exists() && !sandbox.folder.path().join("store.json").exists());
+        assert!(!file.exists() && !sandbox.directory.path().join("store.json").exists());
     }
 }
 
@@ -52,7 +52,7 @@ async fn values_are_recorded_and_excluded_before_they_are_written() {
     let (client, file) = (&sandbox.client, sandbox.workspace().join(".env.local"));
     // Nothing can be excluded from commits, then nothing can be recorded.
     let exclude = sandbox.workspace().join(".git/info/exclude");
-    let record = sandbox.folder.path().join("home/.proliferate/env-files.json");
+    let record = sandbox.directory.path().join("home/.proliferate/env-files.json");
     for blocked in [exclude, record] {
         let _ = std::fs::remove_file(&blocked);
         std::fs::create_dir_all(&blocked).unwrap();
@@ -124,7 +124,7 @@ async fn all_missing_variables_are_named_before_any_write() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_paths_are_refused_before_any_write() {
     let sandbox = start().await;
-    symlink(sandbox.folder.path(), sandbox.workspace().join("out")).unwrap();
+    symlink(sandbox.directory.path(), sandbox.workspace().join("out")).unwrap();
     for bad in ["../x", "/etc/x", "a/../../x"] {
         let mut files = spec(r#"[{"path":"good.env","keys":[]},{"path":"bad","keys":[]}]"#);
         files[1].path = bad.to_owned();
@@ -136,7 +136,7 @@ async fn invalid_paths_are_refused_before_any_write() {
     assert!(!sandbox.workspace().join("good.env").exists());
     let through = spec(r#"[{"workspacePath":"out","path":"x.env","keys":[]}]"#);
     assert_eq!(code(sandbox.client.env_apply(through, values(&[])).await), Code::Escapes);
-    assert!(!sandbox.folder.path().join("x.env").exists());
+    assert!(!sandbox.directory.path().join("x.env").exists());
     let key = spec(r#"[{"path":"x.env","keys":[{"key":"A\nB"}]}]"#);
     assert_eq!(code(sandbox.client.env_apply(key, values(&[("A\nB", "1")])).await), Code::BadRequest);
 }

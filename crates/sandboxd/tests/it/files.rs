@@ -35,7 +35,7 @@ async fn written_file_is_read_completely_or_in_part() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn folders_are_created_listed_moved_and_removed() {
+async fn directories_are_created_listed_moved_and_removed() {
     let sandbox = start().await;
     let client = &sandbox.client;
     client.mkdir(Place::workspace("x/y/z")).await.unwrap();
@@ -70,7 +70,7 @@ async fn folders_are_created_listed_moved_and_removed() {
 async fn no_symlink_or_path_leaves_the_root() {
     let sandbox = start().await;
     let client = &sandbox.client;
-    let outside = sandbox.folder.path().join("outside");
+    let outside = sandbox.directory.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("secret"), "secret").unwrap();
     let workspace = sandbox.workspace();
@@ -113,9 +113,9 @@ async fn no_symlink_or_path_leaves_the_root() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn folder_swapped_for_a_symlink_never_leaves_the_root() {
+async fn directory_swapped_for_a_symlink_never_leaves_the_root() {
     let sandbox = start().await;
-    let outside = sandbox.folder.path().join("outside");
+    let outside = sandbox.directory.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     let workspace = sandbox.workspace();
     std::fs::create_dir(workspace.join("dir")).unwrap();
@@ -157,7 +157,7 @@ async fn folder_swapped_for_a_symlink_never_leaves_the_root() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifos_devices_and_folders_are_refused_as_files() {
+async fn fifos_devices_and_directories_are_refused_as_files() {
     let sandbox = start().await;
     let workspace = sandbox.workspace();
     mknodat(CWD, workspace.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();

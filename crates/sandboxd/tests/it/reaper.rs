@@ -17,7 +17,7 @@ use crate::common::{KEY, connect, is_running, options, sh, wait_until};
 struct Process {
     child: Running,
     client: Sandboxd,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// Kills the process when a test fails.
@@ -34,11 +34,11 @@ impl Drop for Running {
 const UNPRIVILEGED_UID: u32 = 12_345;
 
 async fn launch() -> Process {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let options = sandboxd::server::Options { port, ..options(&folder) };
-    // An unprivileged user may not be able to read the build folder.
-    let program = folder.path().join("program");
+    let options = sandboxd::server::Options { port, ..options(&directory) };
+    // An unprivileged user may not be able to read the build directory.
+    let program = directory.path().join("program");
     // Copied by another process: a child that a parallel test forks meanwhile would inherit our file handle, and a
     // file that is open for writing cannot be executed (ETXTBSY).
     assert!(
@@ -48,7 +48,7 @@ async fn launch() -> Process {
     command.arg(sandboxd::server::SUBCOMMAND);
     if getuid().is_root() {
         for path in ["", "home", "home/workspace"] {
-            chown(folder.path().join(path), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
+            chown(directory.path().join(path), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         }
         command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     }
@@ -56,7 +56,7 @@ async fn launch() -> Process {
     child.0.stdin.take().unwrap().write_all(&startup(&KEY, &options).unwrap()).unwrap();
     for _ in 0..500 {
         if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-            return Process { child, client: connect(port).await, folder };
+            return Process { child, client: connect(port).await, directory };
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -140,7 +140,7 @@ async fn sigterm_stops_the_services_first() {
     let env = std::collections::BTreeMap::new();
     let spec = ServiceSpec { name: "web".to_owned(), command, cwd: None, env, restart: Restart::Always };
     process.client.service_start(spec).await.unwrap();
-    let workspace = process.folder.path().join("home/workspace");
+    let workspace = process.directory.path().join("home/workspace");
     let pid = || std::fs::read_to_string(workspace.join("pid")).unwrap_or_default();
     wait_until("the service runs", || pid().ends_with('\n')).await;
     let pid = pid();

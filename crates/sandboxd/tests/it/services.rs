@@ -88,9 +88,9 @@ async fn logs_are_bounded_and_can_be_followed() {
     let kept = log_of(client, "loud").await;
     assert_eq!(kept.len(), 256 * 1024);
     assert!(kept.ends_with("\nlast\n"));
-    let folder = sandbox.folder.path().join("logs");
+    let directory = sandbox.directory.path().join("logs");
     let on_disk: u64 =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert!(on_disk <= 2 << 20, "{on_disk}");
 }
 

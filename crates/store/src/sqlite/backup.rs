@@ -100,7 +100,7 @@ fn copy_wal(database: &Path, kept: &Path) -> io::Result<()> {
             copy_private(&with_suffix(database, log), &with_suffix(kept, log))?;
         }
     }
-    sync_folder(database)
+    sync_directory(database)
 }
 
 /// Checkpoints the old database's WAL and removes it. A database that is too damaged for that loses nothing more in the
@@ -132,9 +132,9 @@ fn exchange(part: &Path, database: &Path, kept: &Path) -> io::Result<Option<Path
         }
     }
     // Both names must be on disk before the rename.
-    sync_folder(database)?;
+    sync_directory(database)?;
     fs::rename(part, database)?;
-    sync_folder(database)?;
+    sync_directory(database)?;
     Ok(there.then_some(kept.to_owned()))
 }
 
@@ -151,9 +151,9 @@ fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
     copy.sync_all()
 }
 
-fn sync_folder(file: &Path) -> io::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+fn sync_directory(file: &Path) -> io::Result<()> {
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// An unused name for the old database.
@@ -186,8 +186,8 @@ mod tests {
     /// A machine that stops before the rename leaves the old database, complete without its WAL.
     #[tokio::test]
     async fn before_the_rename_the_old_database_is_complete_without_its_wal() {
-        let folder = TempDir::new().unwrap();
-        let (live, crashed) = (folder.path().join("live.db"), folder.path().join("crashed.db"));
+        let directory = TempDir::new().unwrap();
+        let (live, crashed) = (directory.path().join("live.db"), directory.path().join("crashed.db"));
         let store = Store::open_sqlite(&live, &Clock::system()).await.unwrap();
         let at = Clock::system().now();
         let org = NewOrg { id: uuid::Uuid::from_u128(1).into(), name: "in the log".to_owned(), at };
@@ -195,7 +195,7 @@ mod tests {
         for log in ["", "-wal"] {
             fs::copy(with_suffix(&live, log), with_suffix(&crashed, log)).unwrap();
         }
-        let alone = folder.path().join("alone.db");
+        let alone = directory.path().join("alone.db");
         fs::copy(&crashed, &alone).unwrap();
         assert!(orgs(&alone).await.is_err(), "the organization is only in the WAL");
 

@@ -221,8 +221,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_appender_and_the_writer_store_the_same_row() {
-        let folder = TempDir::new().unwrap();
-        let file = folder.path().join("t.db");
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("t.db");
         let (store, owner) = owned(&file).await;
         let at: DateTime<Utc> = DateTime::from_timestamp_nanos(1_750_000_000_123_456_789);
         store.append_events(&owner, 1, 1, "{\"ü\":1}", at).await.unwrap();
@@ -235,8 +235,8 @@ mod tests {
 
     #[tokio::test]
     async fn while_another_connection_writes_the_writer_appends() {
-        let folder = TempDir::new().unwrap();
-        let file = folder.path().join("t.db");
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("t.db");
         let (store, owner) = owned(&file).await;
         let other = open(&file).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -257,8 +257,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_wal_is_checkpointed_in_the_background_and_does_not_grow_for_ever() {
-        let folder = TempDir::new().unwrap();
-        let file = folder.path().join("t.db");
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("t.db");
         let (store, owner) = owned(&file).await;
         let at = DateTime::UNIX_EPOCH;
         state(&store).state().new_pages = CHECKPOINT_PAGES;
@@ -280,13 +280,13 @@ mod tests {
         checkpointed(&store).await;
         assert_eq!((wal_pages(&store), rows(&file).await.len()), (0, 4));
         store.close().await;
-        assert!(!folder.path().join("t.db-wal").exists(), "the last connection checkpoints everything");
+        assert!(!directory.path().join("t.db-wal").exists(), "the last connection checkpoints everything");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn during_the_last_checkpoint_every_append_waits_and_none_is_lost() {
-        let folder = TempDir::new().unwrap();
-        let file = folder.path().join("t.db");
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("t.db");
         let (store, owner) = owned(&file).await;
         let at = DateTime::UNIX_EPOCH;
         store.append_events(&owner, 1, 1, "{}", at).await.unwrap();

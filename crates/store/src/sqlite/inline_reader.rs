@@ -298,8 +298,8 @@ mod tests {
     /// A lookup must return the same row inline and through the pool.
     #[tokio::test]
     async fn an_inline_read_returns_the_same_row_as_the_pool() {
-        let folder = TempDir::new().unwrap();
-        let (store, org, session) = filled(&folder.path().join("t.db")).await;
+        let directory = TempDir::new().unwrap();
+        let (store, org, session) = filled(&directory.path().join("t.db")).await;
         let Db::Sqlite(sqlite) = &store.db else { panic!("SQLite was opened") };
         let inline = &sqlite.inline;
         let read = async || {
@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn a_failed_inline_read_falls_back_to_the_pool() {
-        let folder = TempDir::new().unwrap();
-        let nowhere = InlineReader::new(&folder.path().join("absent.db"));
+        let directory = TempDir::new().unwrap();
+        let nowhere = InlineReader::new(&directory.path().join("absent.db"));
         assert!(matches!(nowhere.find::<crate::Run>("SELECT 1", &[]), InlineRead::UsePool));
-        let file = folder.path().join("t.db");
+        let file = directory.path().join("t.db");
         Connection::open(&file).unwrap();
         let inline = InlineReader::new(&file);
         assert!(

@@ -30,13 +30,13 @@ struct Side {
     org: OrgId,
     owner: Owner,
     next: i64,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Side {
     async fn new() -> Self {
-        let folder = TempDir::new().unwrap();
-        let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
+        let directory = TempDir::new().unwrap();
+        let store = Store::open_sqlite(&directory.path().join("t.db"), &Clock::system()).await.unwrap();
         let at = DateTime::UNIX_EPOCH;
         let (org, session): (OrgId, SessionId) = (Uuid::from_u128(1).into(), Uuid::from_u128(2).into());
         store.create_org(NewOrg { id: org, name: "org".to_owned(), at }).await.unwrap();
@@ -44,7 +44,7 @@ impl Side {
         store.create_session(new).await.unwrap();
         let owner = store.own_session(session, "one").await.unwrap().owner;
         store.reserve_numbers(&owner, 1_000_000).await.unwrap();
-        Self { store, org, owner, next: 1, _folder: folder }
+        Self { store, org, owner, next: 1, _directory: directory }
     }
 
     /// The same, whose shortcuts are closed, so that everything falls back to the ordinary ways.
@@ -171,20 +171,20 @@ async fn ways_to_sqlite() {
 struct Batches {
     connection: Connection,
     wal: Arc<std::fs::File>,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Batches {
     fn new(synchronous: &str) -> Self {
-        let folder = TempDir::new().unwrap();
-        let connection = Connection::open(folder.path().join("t.db")).unwrap();
+        let directory = TempDir::new().unwrap();
+        let connection = Connection::open(directory.path().join("t.db")).unwrap();
         let setup = format!(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 16384;
             CREATE TABLE rows (number INTEGER PRIMARY KEY, content TEXT)"
         );
         connection.execute_batch(&setup).unwrap();
-        let wal = Arc::new(std::fs::File::open(folder.path().join("t.db-wal")).unwrap());
-        Self { connection, wal, _folder: folder }
+        let wal = Arc::new(std::fs::File::open(directory.path().join("t.db-wal")).unwrap());
+        Self { connection, wal, _directory: directory }
     }
 
     fn batch(&self) {

@@ -168,8 +168,8 @@ mod tests {
 
     #[tokio::test]
     async fn all_connections_have_the_same_settings_and_readers_cannot_write() {
-        let folder = TempDir::new().unwrap();
-        let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
+        let directory = TempDir::new().unwrap();
+        let store = Store::open_sqlite(&directory.path().join("t.db"), &Clock::system()).await.unwrap();
         let Db::Sqlite(Sqlite { readers, writer, .. }) = &store.db else { panic!("SQLite was opened") };
         let settings = async |connection: &mut SqliteConnection| {
             let journal: String =
@@ -196,8 +196,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_ping_notices_a_dead_writer() {
-        let folder = TempDir::new().unwrap();
-        let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
+        let directory = TempDir::new().unwrap();
+        let store = Store::open_sqlite(&directory.path().join("t.db"), &Clock::system()).await.unwrap();
         store.ping().await.unwrap();
         let Db::Sqlite(sqlite) = &store.db else { panic!("SQLite was opened") };
         sqlite.writer.close().await;
@@ -210,8 +210,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn several_processes_may_create_a_file_at_once() {
         for _ in 0..150 {
-            let folder = TempDir::new().unwrap();
-            let options = options(&folder.path().join("t.db")).create_if_missing(true);
+            let directory = TempDir::new().unwrap();
+            let options = options(&directory.path().join("t.db")).create_if_missing(true);
             let start = Arc::new(tokio::sync::Barrier::new(6));
             let connecting: Vec<_> = (0..6)
                 .map(|_| {

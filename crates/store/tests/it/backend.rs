@@ -36,7 +36,7 @@ pub(crate) struct Backend {
 
 /// The location of a database, which may not exist yet.
 pub(crate) enum Place {
-    Sqlite { file: PathBuf, _folder: TempDir },
+    Sqlite { file: PathBuf, _directory: TempDir },
     Postgres(PgDatabase),
 }
 
@@ -83,8 +83,8 @@ impl Backend {
 impl Place {
     /// The location of a file that does not exist yet.
     pub(crate) fn sqlite() -> Self {
-        let folder = TempDir::new().unwrap();
-        Self::Sqlite { file: folder.path().join("test.db"), _folder: folder }
+        let directory = TempDir::new().unwrap();
+        Self::Sqlite { file: directory.path().join("test.db"), _directory: directory }
     }
 
     /// An empty database.

@@ -23,9 +23,9 @@ async fn org_names(file: &Path) -> Vec<String> {
     store.orgs().await.unwrap().into_iter().map(|org| org.name).collect()
 }
 
-/// Everything in a folder, by name and content.
-fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+/// Everything in a directory, by name and content.
+fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
     files.sort();
     files
@@ -34,8 +34,8 @@ fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_contains_every_write_before_it_without_gaps() {
     let backend = Backend::sqlite().await;
-    let folder = TempDir::new().unwrap();
-    let out = folder.path().join("backup.db");
+    let directory = TempDir::new().unwrap();
+    let out = directory.path().join("backup.db");
     let stop = Arc::new(AtomicBool::new(false));
     // One after the other, so that the test detects a copy with a gap.
     let writing = tokio::spawn({
@@ -63,7 +63,7 @@ async fn a_backup_contains_every_write_before_it_without_gaps() {
     let written = usize::try_from(writing.await.unwrap()).unwrap();
 
     assert_eq!(check_backup(&out).await.unwrap(), Migration::LATEST);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing lies beside the backup");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing lies beside the backup");
     let copied = org_names(&out).await;
     assert!((before..=written).contains(&copied.len()), "{before} <= {} <= {written}", copied.len());
     assert_eq!(copied, (0..copied.len()).map(|number| number.to_string()).collect::<Vec<_>>());
@@ -72,32 +72,32 @@ async fn a_backup_contains_every_write_before_it_without_gaps() {
 #[tokio::test]
 async fn a_backup_never_overwrites_a_file() {
     let backend = Backend::sqlite().await;
-    let folder = TempDir::new().unwrap();
+    let directory = TempDir::new().unwrap();
     for (name, text) in [("notes", "mine"), ("empty", "")] {
-        let out = folder.path().join(name);
+        let out = directory.path().join(name);
         fs::write(&out, text).unwrap();
         let error = backup_sqlite(backend.file(), &out).await.unwrap_err();
         assert!(matches!(error, StoreError::File { .. }), "{error:?}");
         assert!(error.to_string().contains(&out.display().to_string()), "{error}");
         assert_eq!(fs::read_to_string(&out).unwrap(), text);
     }
-    let nowhere = backup_sqlite(backend.file(), &folder.path().join("missing/backup.db")).await;
+    let nowhere = backup_sqlite(backend.file(), &directory.path().join("missing/backup.db")).await;
     assert!(matches!(nowhere, Err(StoreError::File { .. })), "{nowhere:?}");
 }
 
 #[tokio::test]
 async fn a_backup_of_a_missing_database_creates_no_file() {
-    let folder = TempDir::new().unwrap();
-    let (file, out) = (folder.path().join("absent.db"), folder.path().join("backup.db"));
+    let directory = TempDir::new().unwrap();
+    let (file, out) = (directory.path().join("absent.db"), directory.path().join("backup.db"));
     let refused = backup_sqlite(&file, &out).await;
     assert!(matches!(refused, Err(StoreError::Absent { .. })), "{refused:?}");
     assert!(!file.exists() && !out.exists());
 }
 
 /// A database as a crash leaves it, whose last organization is only in the WAL, and an older backup of it.
-async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
+async fn crashed(directory: &Path) -> (PathBuf, PathBuf) {
     let backend = Backend::sqlite().await;
-    let (database, backup) = (folder.join("data.db"), folder.join("backup.db"));
+    let (database, backup) = (directory.join("data.db"), directory.join("backup.db"));
     org(&backend.store, 1).await;
     backup_sqlite(backend.file(), &backup).await.unwrap();
     org(&backend.store, 2).await;
@@ -110,8 +110,8 @@ async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
 
 #[tokio::test]
 async fn a_restore_keeps_the_old_database_with_its_wal() {
-    let folder = TempDir::new().unwrap();
-    let (database, backup) = crashed(folder.path()).await;
+    let directory = TempDir::new().unwrap();
+    let (database, backup) = crashed(directory.path()).await;
     let log = fs::read(with(&database, "-wal")).unwrap();
     let kept = restore(&backup, &database).await.unwrap().unwrap();
     assert_eq!(kept, with(&database, ".before-restore"));
@@ -124,8 +124,8 @@ async fn a_restore_keeps_the_old_database_with_its_wal() {
 
 #[tokio::test]
 async fn a_second_restore_keeps_the_database_that_the_first_one_saved() {
-    let folder = TempDir::new().unwrap();
-    let (database, backup) = crashed(folder.path()).await;
+    let directory = TempDir::new().unwrap();
+    let (database, backup) = crashed(directory.path()).await;
     let first = restore(&backup, &database).await.unwrap().unwrap();
     let second = restore(&backup, &database).await.unwrap().unwrap();
     assert_ne!(first, second);
@@ -136,8 +136,8 @@ async fn a_second_restore_keeps_the_database_that_the_first_one_saved() {
 #[tokio::test]
 async fn only_the_owner_can_read_a_restored_database() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = TempDir::new().unwrap();
-    let (database, backup) = crashed(folder.path()).await;
+    let directory = TempDir::new().unwrap();
+    let (database, backup) = crashed(directory.path()).await;
     for open in [&backup, &with(&database, "-wal")] {
         fs::set_permissions(open, fs::Permissions::from_mode(0o644)).unwrap();
     }
@@ -153,8 +153,8 @@ async fn only_the_owner_can_read_a_restored_database() {
 /// A gateway that starts during a restore would create a new database if there were none.
 #[tokio::test(flavor = "multi_thread")]
 async fn there_is_a_database_at_every_moment_of_a_restore() {
-    let folder = TempDir::new().unwrap();
-    let (database, backup) = crashed(folder.path()).await;
+    let directory = TempDir::new().unwrap();
+    let (database, backup) = crashed(directory.path()).await;
     let stop = Arc::new(AtomicBool::new(false));
     let watching = std::thread::spawn({
         let (database, stop) = (database.clone(), stop.clone());
@@ -178,8 +178,8 @@ async fn there_is_a_database_at_every_moment_of_a_restore() {
 
 #[tokio::test]
 async fn a_restore_replaces_an_unreadable_database() {
-    let folder = TempDir::new().unwrap();
-    let (database, backup) = crashed(folder.path()).await;
+    let directory = TempDir::new().unwrap();
+    let (database, backup) = crashed(directory.path()).await;
     let damaged = "no database at all".repeat(500);
     for file in ["", "-wal", "-journal"] {
         fs::write(with(&database, file), &damaged).unwrap();
@@ -194,8 +194,8 @@ async fn a_restore_replaces_an_unreadable_database() {
 
 #[tokio::test]
 async fn a_restore_works_without_an_old_database_and_ignores_a_stale_wal() {
-    let folder = TempDir::new().unwrap();
-    let (database, backup) = crashed(folder.path()).await;
+    let directory = TempDir::new().unwrap();
+    let (database, backup) = crashed(directory.path()).await;
     fs::remove_file(&database).unwrap();
     assert_eq!(restore(&backup, &database).await.unwrap(), None);
     assert_eq!(org_names(&database).await, ["org 1"]);
@@ -206,26 +206,26 @@ async fn a_restore_works_without_an_old_database_and_ignores_a_stale_wal() {
 #[tokio::test]
 async fn checking_a_backup_creates_no_files() {
     let backend = Backend::sqlite().await;
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("closed.db");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("closed.db");
     backup_sqlite(backend.file(), &file).await.unwrap();
     let Raw::Sqlite(mut connection) = Raw::sqlite(&file).await else { unreachable!() };
     let mode: String = query_scalar("PRAGMA journal_mode = WAL").fetch_one(&mut connection).await.unwrap();
     assert_eq!(mode, "wal");
     connection.close().await.unwrap();
 
-    let before = content(folder.path());
+    let before = content(directory.path());
     assert_eq!(before.len(), 1);
     assert_eq!(check_backup(&file).await.unwrap(), Migration::LATEST);
-    assert!(content(folder.path()) == before);
+    assert!(content(directory.path()) == before);
 }
 
 /// Files that must not be restored, each made from a good backup, and what the refusal says.
-async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, String)> {
+async fn bad_backups(directory: &Path, good: &Path) -> Vec<(PathBuf, String)> {
     let bytes = fs::read(good).unwrap();
     let file = |name: &str, content: &[u8]| {
-        fs::write(folder.join(name), content).unwrap();
-        folder.join(name)
+        fs::write(directory.join(name), content).unwrap();
+        directory.join(name)
     };
     let mut flipped = bytes.clone();
     flipped[8192..12288].fill(0xff);
@@ -235,8 +235,8 @@ async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, String)> {
         (file("page-short", &bytes[..bytes.len() - 4096]), ""),
         (file("damaged", &flipped), ""),
         (file("nothing", b""), "schema_migrations"),
-        (folder.join("missing"), "unable to open"),
-        (folder.to_owned(), ""),
+        (directory.join("missing"), "unable to open"),
+        (directory.to_owned(), ""),
     ];
     let first = Migration::FIRST;
     let renumber = |to: i64| format!("UPDATE schema_migrations SET version = {to} WHERE version = {first}");

@@ -55,14 +55,14 @@ async fn a_newer_or_foreign_schema_is_refused(b: &Backend) {
     assert!(matches!(foreign, Err(StoreError::ForeignSchema { version }) if version == Migration::FIRST));
 }
 
-fn names(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+fn names(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 #[tokio::test]
 async fn open_existing_creates_no_file() {
-    let folder = TempDir::new().unwrap();
-    for file in [folder.path().join("data.db"), folder.path().join("missing/data.db")] {
+    let directory = TempDir::new().unwrap();
+    for file in [directory.path().join("data.db"), directory.path().join("missing/data.db")] {
         let error = Store::open_existing_sqlite(&file).await.err().unwrap();
         assert!(
             matches!(&error, StoreError::Absent { target } if *target == file.display().to_string()),
@@ -70,21 +70,21 @@ async fn open_existing_creates_no_file() {
         );
         let text = error.to_string();
         assert!(text.contains("proliferate up") && text.contains("proliferate db migrate"), "{text}");
-        assert!(names(folder.path()).is_empty(), "something was left behind");
+        assert!(names(directory.path()).is_empty(), "something was left behind");
     }
 }
 
 #[tokio::test]
 async fn a_file_that_is_not_our_database_stays_unchanged() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("data.db");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("data.db");
     for (content, absent) in [(String::new(), true), ("Dear diary, ".repeat(1_000), false)] {
         fs::write(&file, &content).unwrap();
         let error = Store::open_existing_sqlite(&file).await.err().unwrap();
         assert_eq!(matches!(error, StoreError::Absent { .. }), absent, "{error:?}");
         assert_eq!(matches!(error, StoreError::Unreachable { .. }), !absent, "{error:?}");
         assert_eq!(fs::read_to_string(&file).unwrap(), content);
-        assert_eq!(names(folder.path()).len(), 1, "something was left behind");
+        assert_eq!(names(directory.path()).len(), 1, "something was left behind");
     }
 }
 
@@ -106,12 +106,12 @@ async fn open_existing_creates_no_schema_on_an_empty_server() {
 #[tokio::test]
 async fn opening_a_backup_switches_wal_mode_on() {
     let backend = Backend::sqlite().await;
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("data.db");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("data.db");
     backup_sqlite(backend.file(), &file).await.unwrap();
     let store = Store::open_existing_sqlite(&file).await.unwrap();
     org(&store, 1).await;
-    assert!(fs::metadata(folder.path().join("data.db-wal")).unwrap().len() > 0);
+    assert!(fs::metadata(directory.path().join("data.db-wal")).unwrap().len() > 0);
 }
 
 async fn closing_a_store_closes_all_its_clones(b: &Backend) {
@@ -128,8 +128,8 @@ async fn closing_a_store_closes_all_its_clones(b: &Backend) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_file_has_all_acknowledged_writes_without_its_wal() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("data.db");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("data.db");
     let store = Store::open_sqlite(&file, &clock::Clock::system()).await.unwrap();
     assert!(store.orgs().await.unwrap().is_empty());
     let writes: Vec<_> = (0..2_000_u128)
@@ -143,9 +143,9 @@ async fn a_closed_file_has_all_acknowledged_writes_without_its_wal() {
         tokio::task::yield_now().await;
     }
     store.clone().close().await;
-    let copy = folder.path().join("copy.db");
+    let copy = directory.path().join("copy.db");
     fs::copy(&file, &copy).unwrap();
-    assert!(fs::metadata(folder.path().join("data.db-wal")).map_or(0, |log| log.len()) == 0);
+    assert!(fs::metadata(directory.path().join("data.db-wal")).map_or(0, |log| log.len()) == 0);
 
     let mut done = 0;
     for write in writes {

@@ -35,12 +35,12 @@ async fn no_number_is_used_twice_after_a_restore(b: &Backend) {
 /// Every public call that takes an owner, found in the sources, so that a new one without a test below fails.
 fn fenced_calls() -> BTreeSet<String> {
     let mut found = FencedCalls::default();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
+    let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 found.visit_file(&syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap());
             }

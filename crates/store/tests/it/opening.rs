@@ -118,29 +118,29 @@ async fn a_failed_migration_leaves_nothing() {
     }
 }
 
-/// Tries to open something that is not a database and returns the error's text; the folder must stay unchanged.
+/// Tries to open something that is not a database and returns the error's text; the directory must stay unchanged.
 async fn open_error(file: &Path) -> String {
-    let folder = file.parent().unwrap();
-    let before = names(folder);
+    let directory = file.parent().unwrap();
+    let before = names(directory);
     let error = Store::open_sqlite(file, &Clock::system()).await.err().unwrap();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
     let text = error.to_string();
     assert!(text.contains(&file.display().to_string()), "{text}");
-    assert_eq!(names(folder), before, "something was left behind");
+    assert_eq!(names(directory), before, "something was left behind");
     text
 }
 
-fn names(folder: &Path) -> Vec<PathBuf> {
+fn names(directory: &Path) -> Vec<PathBuf> {
     let mut names: Vec<_> =
-        fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+        fs::read_dir(directory).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     names.sort();
     names
 }
 
 #[tokio::test]
 async fn a_file_of_another_format_is_refused_and_stays() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("notes.txt");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("notes.txt");
     let text = "Dear diary, ".repeat(1_000);
     fs::write(&file, &text).unwrap();
     open_error(&file).await;
@@ -149,26 +149,26 @@ async fn a_file_of_another_format_is_refused_and_stays() {
 
 #[tokio::test]
 async fn a_directory_in_place_of_the_file_is_refused() {
-    let folder = TempDir::new().unwrap();
-    fs::create_dir(folder.path().join("data.db")).unwrap();
-    open_error(&folder.path().join("data.db")).await;
+    let directory = TempDir::new().unwrap();
+    fs::create_dir(directory.path().join("data.db")).unwrap();
+    open_error(&directory.path().join("data.db")).await;
 }
 
 #[tokio::test]
 async fn a_missing_directory_is_refused() {
-    let folder = TempDir::new().unwrap();
-    open_error(&folder.path().join("missing").join("data.db")).await;
-    assert!(names(folder.path()).is_empty());
+    let directory = TempDir::new().unwrap();
+    open_error(&directory.path().join("missing").join("data.db")).await;
+    assert!(names(directory.path()).is_empty());
 }
 
 #[tokio::test]
 async fn a_read_only_directory_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
-    let folder = TempDir::new().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let directory = TempDir::new().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
     // Root ignores permissions, so a file system without regular files is used instead.
-    let is_root = fs::write(folder.path().join("probe"), "").is_ok();
-    let closed = if is_root { Path::new("/proc/self/net") } else { folder.path() };
+    let is_root = fs::write(directory.path().join("probe"), "").is_ok();
+    let closed = if is_root { Path::new("/proc/self/net") } else { directory.path() };
     let file = closed.join("data.db");
     let error = Store::open_sqlite(&file, &Clock::system()).await.err().unwrap();
     assert!(

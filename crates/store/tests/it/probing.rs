@@ -9,8 +9,8 @@ use crate::backend::{Backend, Place};
 
 #[tokio::test]
 async fn probing_sqlite_returns_the_schema_version() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("data.db");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("data.db");
     assert_eq!(probe_sqlite(&file).await.unwrap(), Schema::Absent);
     assert!(!file.exists(), "a look makes no file");
     fs::write(&file, "").unwrap();

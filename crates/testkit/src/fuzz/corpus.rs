@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-/// Loads all inputs of a corpus folder, sorted by file name.
-pub fn kept(folder: impl AsRef<Path>) -> Vec<Vec<u8>> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+/// Loads all inputs of a corpus directory, sorted by file name.
+pub fn kept(directory: impl AsRef<Path>) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).map(|text| decode(&text)).collect()

@@ -1,5 +1,5 @@
-//! The git directory of a folder, and whether all that git reads through it is below the operator's roots. A repository can
-//! name other folders: in a `.git` file, in `commondir`, in its alternates, and by symbolic links.
+//! The git directory of a directory, and whether all that git reads through it is below the operator's roots. A repository can
+//! name other directories: in a `.git` file, in `commondir`, in its alternates, and by symbolic links.
 //!
 //! The check is made for every request. It protects from a repository that leads elsewhere, not from a user of this machine
 //! who changes it between the check and git's reading.
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The longest file that names other folders.
+/// The longest file that names other directories.
 const MAX_POINTER: u64 = 64 * 1024;
 /// Git ignores alternates of alternates beyond this depth.
 const MAX_ALTERNATES_DEPTH: usize = 5;
@@ -36,16 +36,16 @@ impl Roots {
         })
     }
 
-    /// The git directory of a folder, or the folder itself if it is bare.
-    pub(super) fn git_dir(&self, folder: &Path) -> io::Result<PathBuf> {
-        let dot_git = folder.join(".git");
+    /// The git directory of a directory, or the directory itself if it is bare.
+    pub(super) fn git_dir(&self, directory: &Path) -> io::Result<PathBuf> {
+        let dot_git = directory.join(".git");
         let dir = match pointer(&dot_git)? {
             Some(text) => {
                 let target = text.strip_prefix("gitdir: ").ok_or_else(|| unreadable(&dot_git))?;
-                self.confine(&folder.join(target))?
+                self.confine(&directory.join(target))?
             }
             None if dot_git.is_dir() => self.confine(&dot_git)?,
-            None => folder.to_owned(),
+            None => directory.to_owned(),
         };
         // Git would prefer what is in there.
         if dir.join(".git").symlink_metadata().is_ok() {
@@ -66,24 +66,24 @@ impl Roots {
         Ok(dir)
     }
 
-    /// Checks every symbolic link below a folder, except those to hooks, which no fetch runs.
-    fn confine_links(&self, folder: &Path) -> io::Result<()> {
-        let mut folders = vec![folder.to_owned()];
-        while let Some(next) = folders.pop() {
+    /// Checks every symbolic link below a directory, except those to hooks, which no fetch runs.
+    fn confine_links(&self, directory: &Path) -> io::Result<()> {
+        let mut directories = vec![directory.to_owned()];
+        while let Some(next) = directories.pop() {
             for entry in next.read_dir()? {
                 let entry = entry?;
                 let kind = entry.file_type()?;
-                if kind.is_symlink() && (next != folder || entry.file_name() != "hooks") {
+                if kind.is_symlink() && (next != directory || entry.file_name() != "hooks") {
                     let target = self.confine(&entry.path())?;
                     // What it leads to is below a root, but may contain further links.
-                    if target.is_dir() && !target.starts_with(folder) {
+                    if target.is_dir() && !target.starts_with(directory) {
                         return Err(io::Error::other(format!(
-                            "{} is a link to a folder elsewhere",
+                            "{} is a link to a directory elsewhere",
                             entry.path().display()
                         )));
                     }
-                } else if kind.is_dir() && (next != folder || entry.file_name() != "hooks") {
-                    folders.push(entry.path());
+                } else if kind.is_dir() && (next != directory || entry.file_name() != "hooks") {
+                    directories.push(entry.path());
                 }
             }
         }
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with a root and a repository beside the root, whose git directory is `secret/.git`.
+    /// A directory with a root and a repository beside the root, whose git directory is `secret/.git`.
     fn machine() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
@@ -144,12 +144,12 @@ mod tests {
         (dir, base.join("root"), base.join("secret"))
     }
 
-    fn git_dir(root: &Path, folder: &str) -> io::Result<PathBuf> {
-        Roots::new(&[root.to_owned()]).git_dir(&root.join(folder))
+    fn git_dir(root: &Path, directory: &str) -> io::Result<PathBuf> {
+        Roots::new(&[root.to_owned()]).git_dir(&root.join(directory))
     }
 
     #[test]
-    fn a_git_file_may_name_only_a_folder_below_the_roots() {
+    fn a_git_file_may_name_only_a_directory_below_the_roots() {
         let (_dir, root, secret) = machine();
         assert_eq!(git_dir(&root, "app").unwrap(), root.join("app/.git"));
         assert_eq!(git_dir(&root, "app/.git").unwrap(), root.join("app/.git"), "a bare one");

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-fn git(folder: &Path, arguments: &[&str], input: &str) -> Vec<u8> {
+fn git(directory: &Path, arguments: &[&str], input: &str) -> Vec<u8> {
     let mut command = Command::new("git");
-    command.current_dir(folder).args(["-c", "user.name=Ada", "-c", "user.email=a@example.com"]);
+    command.current_dir(directory).args(["-c", "user.name=Ada", "-c", "user.email=a@example.com"]);
     let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let ran = child.wait_with_output().unwrap();
@@ -16,27 +16,27 @@ fn git(folder: &Path, arguments: &[&str], input: &str) -> Vec<u8> {
     ran.stdout
 }
 
-fn id(folder: &Path, name: &str) -> String {
-    String::from_utf8(git(folder, &["rev-parse", name], "")).unwrap().trim().to_owned()
+fn id(directory: &Path, name: &str) -> String {
+    String::from_utf8(git(directory, &["rev-parse", name], "")).unwrap().trim().to_owned()
 }
 
 /// Forty commits with long, similar messages, so that git stores deltas of them, and a merge on top.
-fn history(folder: &Path, format: &str) {
-    git(folder, &["init", "-q", "-b", "main", &format!("--object-format={format}")], "");
+fn history(directory: &Path, format: &str) {
+    git(directory, &["init", "-q", "-b", "main", &format!("--object-format={format}")], "");
     let words = "the same words again and again ".repeat(20);
     for number in 0..40 {
-        std::fs::write(folder.join("file"), format!("{number}")).unwrap();
-        git(folder, &["add", "file"], "");
-        git(folder, &["commit", "-qm", &format!("{words}{number}")], "");
+        std::fs::write(directory.join("file"), format!("{number}")).unwrap();
+        git(directory, &["add", "file"], "");
+        git(directory, &["commit", "-qm", &format!("{words}{number}")], "");
     }
-    git(folder, &["checkout", "-qb", "side", "HEAD~3"], "");
-    git(folder, &["commit", "-q", "--allow-empty", "-m", "side"], "");
-    git(folder, &["tag", "-a", "-m", "a tag", "v1"], "");
-    git(folder, &["merge", "-q", "-m", "merge", "main"], "");
+    git(directory, &["checkout", "-qb", "side", "HEAD~3"], "");
+    git(directory, &["commit", "-q", "--allow-empty", "-m", "side"], "");
+    git(directory, &["tag", "-a", "-m", "a tag", "v1"], "");
+    git(directory, &["merge", "-q", "-m", "merge", "main"], "");
 }
 
-fn pack(folder: &Path, range: &str, more: &[&str]) -> Vec<u8> {
-    git(folder, &[&["pack-objects", "--stdout", "--revs", "-q"], more].concat(), range)
+fn pack(directory: &Path, range: &str, more: &[&str]) -> Vec<u8> {
+    git(directory, &[&["pack-objects", "--stdout", "--revs", "-q"], more].concat(), range)
 }
 
 fn scan(pack: &[u8], chunk: usize, id_length: usize) -> CommitScan {
@@ -52,14 +52,14 @@ fn scan(pack: &[u8], chunk: usize, id_length: usize) -> CommitScan {
 #[test]
 fn ancestors_are_found_in_packs_written_by_git() {
     for (format, length) in [("sha1", 40), ("sha256", 64)] {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path();
-        history(folder, format);
-        let (tip, old) = (id(folder, "side"), id(folder, "main~30"));
-        let (main, root) = (id(folder, "main"), id(folder, "main~39"));
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        history(directory, format);
+        let (tip, old) = (id(directory, "side"), id(directory, "main~30"));
+        let (main, root) = (id(directory, "main"), id(directory, "main~39"));
         let range = format!("side\nv1\n^{old}\n");
         for more in [&["--delta-base-offset", "--thin"][..], &["--thin"], &["--window=50", "--depth=50"]] {
-            let pack = pack(folder, &range, more);
+            let pack = pack(directory, &range, more);
             for chunk in [101, 4000, pack.len()] {
                 let scan = scan(&pack, chunk, length);
                 assert_eq!(scan.search(&tip, &old), Search::Found, "{format} {more:?} {chunk}");
@@ -75,11 +75,11 @@ fn ancestors_are_found_in_packs_written_by_git() {
 
 #[test]
 fn corrupt_packs_end_the_scan_and_prove_no_false_ancestry() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    history(folder, "sha1");
-    let (tip, old) = (id(folder, "side"), id(folder, "main~30"));
-    let intact = pack(folder, &format!("side\n^{old}\n"), &["--delta-base-offset"]);
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    history(directory, "sha1");
+    let (tip, old) = (id(directory, "side"), id(directory, "main~30"));
+    let intact = pack(directory, &format!("side\n^{old}\n"), &["--delta-base-offset"]);
     let stranger = "1".repeat(40);
     for at in (0..intact.len().min(6000)).step_by(7) {
         for change in [0x01, 0x80, 0xff] {

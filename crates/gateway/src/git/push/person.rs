@@ -24,12 +24,12 @@ use crate::git::workspace::{
     ActionResult, COMMIT_TIMEOUT_MS, CommandOutput, GitError, NO_PROGRAMS, QUICK_TIMEOUT_MS, WorkspaceRepo,
     failed, first_line, is_branch_name, normalized, succeeded,
 };
-use crate::runtime::OWN_FOLDER;
+use crate::runtime::OWN_DIRECTORY;
 
 const ACTION: GitAction = GitAction::Push;
 const PUSH_TIMEOUT_MS: u64 = 60_000;
-const LOCAL_FOLDER: &str =
-    "A folder of the operator's machine is read-only for sessions: it cannot be pushed to";
+const LOCAL_DIRECTORY: &str =
+    "A directory of the operator's machine is read-only for sessions: it cannot be pushed to";
 const NO_REPOSITORY: &str =
     "There is no repository of this session at this path, so there is nowhere to push to";
 const FORGE_IS_AHEAD: &str =
@@ -73,7 +73,7 @@ impl WorkspaceRepo {
         let (url, old) = match read.await {
             Ok(found) => found,
             Err(ReadError::Forge(ForgeError::NoUrl)) => {
-                return Ok(failed(ACTION, GitCode::AuthFailed, LOCAL_FOLDER));
+                return Ok(failed(ACTION, GitCode::AuthFailed, LOCAL_DIRECTORY));
             }
             Err(
                 error @ (ReadError::Forge(ForgeError::Denied(_) | ForgeError::Private(_))
@@ -133,11 +133,11 @@ impl WorkspaceRepo {
             return Err(GitError::Failed("git did not print where its objects are".to_owned()));
         };
         let credential = self.credential().await?;
-        let folder = format!("push-{}", hex::encode(git.rng.bytes::<8>()));
-        let home = || Place::home(OWN_FOLDER);
+        let directory = format!("push-{}", hex::encode(git.rng.bytes::<8>()));
+        let home = || Place::home(OWN_DIRECTORY);
         let format = if target.update.new.len() == 64 { "sha256" } else { "sha1" };
         let format = format!("--object-format={format}");
-        let init = ["git", "init", "--quiet", "--bare", "--template=", &format, &folder];
+        let init = ["git", "init", "--quiet", "--bare", "--template=", &format, &directory];
         let created = self.run_in(home(), &init, QUICK_TIMEOUT_MS, no_configuration()).await?;
         if created.code != 0 {
             return Err(GitError::Failed(first_line(&created.stderr)));
@@ -147,7 +147,7 @@ impl WorkspaceRepo {
         let mut env = push_configuration(&target.url, credential, &grant.token);
         env.insert("GIT_OBJECT_DIRECTORY".to_owned(), objects.to_owned());
         env.insert("GIT_SHALLOW_FILE".to_owned(), shallow.to_owned());
-        let git_dir = format!("--git-dir={folder}");
+        let git_dir = format!("--git-dir={directory}");
         let refspec = format!("{}:{}", target.update.new, target.update.name);
         let mut push = vec!["git", &git_dir, "push", "--porcelain", "--no-verify", "--no-recurse-submodules"];
         push.extend(["--", &target.url, &refspec]);
@@ -155,7 +155,8 @@ impl WorkspaceRepo {
         let result = grant.result();
         drop(grant);
         // If this fails, an empty repository stays, which no snapshot includes.
-        let _ = self.run_in(home(), &["rm", "-rf", "--", &folder], QUICK_TIMEOUT_MS, BTreeMap::new()).await;
+        let _ =
+            self.run_in(home(), &["rm", "-rf", "--", &directory], QUICK_TIMEOUT_MS, BTreeMap::new()).await;
         let output = output?;
         Ok(match result {
             Some(result) if result.outcome.is_success() => Ok(()),
@@ -209,10 +210,10 @@ impl WorkspaceRepo {
     pub(in crate::git) async fn repository(&self, git: &GitService) -> Result<Option<Repo>, GitError> {
         let repos = git.store.session_repos(self.sandbox.owner.session()).await;
         let repos = repos.map_err(|error| GitError::Failed(error.to_string()))?;
-        let contains_path = |folder: &str| {
-            let folder = normalized(folder);
-            let rest = self.path.strip_prefix(folder);
-            folder.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let contains_path = |directory: &str| {
+            let directory = normalized(directory);
+            let rest = self.path.strip_prefix(directory);
+            directory.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let candidates = repos.into_iter().filter(|placed| contains_path(&placed.workspace_path));
         let innermost = candidates.max_by_key(|placed| normalized(&placed.workspace_path).len());
@@ -227,7 +228,7 @@ impl WorkspaceRepo {
     }
 }
 
-/// Git's environment without the machine's, the user's and our own configuration, and without a home folder.
+/// Git's environment without the machine's, the user's and our own configuration, and without a home directory.
 fn no_configuration() -> BTreeMap<String, String> {
     let variables = [
         ("GIT_CONFIG_NOSYSTEM", "1"),

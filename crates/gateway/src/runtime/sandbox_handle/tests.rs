@@ -164,7 +164,7 @@ impl Provider for FakeProvider {
 
 #[tokio::test]
 async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for (recovered, made_files, undone) in
         [(true, false, vec![]), (false, false, vec!["processes"]), (false, true, vec!["files"])]
     {
@@ -178,7 +178,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
             gateway: None,
             programs: BTreeMap::new(),
         };
-        let started = Sandboxes::of(fake.clone(), folder.path()).start(request).await.map(drop);
+        let started = Sandboxes::of(fake.clone(), directory.path()).start(request).await.map(drop);
         assert!(matches!(started, Err(SandboxError::BrokerDied)), "{started:?}");
         assert_eq!(fake.undone(), undone);
     }
@@ -186,20 +186,20 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
 
 #[tokio::test]
 async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let id = SandboxId::new("one").unwrap();
-    let (home, workspace) = (folder.path().join("home"), folder.path().join("home/workspace"));
+    let (home, workspace) = (directory.path().join("home"), directory.path().join("home/workspace"));
     std::fs::create_dir_all(&workspace).unwrap();
-    let (logs, env_store) = (folder.path().join("logs"), folder.path().join("store"));
+    let (logs, env_store) = (directory.path().join("logs"), directory.path().join("store"));
     let options = Options { port: 0, home, workspace, logs, env_store, ..Options::default() };
     let (clock, rng) = (Clock::system(), Rng::system());
-    let key = super::super::key::RootKey::open(&folder.path().join("key"), &rng).unwrap().of(&id);
+    let key = super::super::key::RootKey::open(&directory.path().join("key"), &rng).unwrap().of(&id);
     let worker = Worker::bind(&options, key.clone(), clock, rng.clone()).await.unwrap();
     let port = worker.port();
     tokio::spawn(worker.run());
     let ensured = EnsureOutcome { id: id.clone(), recovered: true, made_files: false };
     let fake = FakeProvider::new(ensured, Some(port));
-    let sandboxes = Sandboxes::of(fake.clone(), folder.path());
+    let sandboxes = Sandboxes::of(fake.clone(), directory.path());
     let channel = SharedChannel { port, channel: Mutex::new(ended(&key, &rng).await) };
     for _ in 0..2 {
         let inside = channel.get(&sandboxes, &id).await.unwrap();

@@ -210,7 +210,7 @@ pub(super) async fn files_that_disagree_are_refused(world: World) {
 }
 
 fn write(setup: &Setup, lanes: &str, roles: &str) {
-    let folder = setup.folder().join("policy");
-    std::fs::write(folder.join("lanes.yaml"), lanes).unwrap();
-    std::fs::write(folder.join("roles.yaml"), roles).unwrap();
+    let directory = setup.directory().join("policy");
+    std::fs::write(directory.join("lanes.yaml"), lanes).unwrap();
+    std::fs::write(directory.join("roles.yaml"), roles).unwrap();
 }

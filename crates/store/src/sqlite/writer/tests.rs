@@ -32,11 +32,11 @@ enum Seen {
 }
 
 async fn start() -> (Writer, TempDir) {
-    let folder = TempDir::new().unwrap();
-    let options = SqliteConnectOptions::new().filename(folder.path().join("t.db")).create_if_missing(true);
+    let directory = TempDir::new().unwrap();
+    let options = SqliteConnectOptions::new().filename(directory.path().join("t.db")).create_if_missing(true);
     let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
     execute(&mut connection, "CREATE TABLE t (n INTEGER PRIMARY KEY)").await.unwrap();
-    (Writer::start(connection), folder)
+    (Writer::start(connection), directory)
 }
 
 async fn act(writer: &Writer, durability: Durability, act: TestWrite) -> Seen {
@@ -147,7 +147,7 @@ proptest! {
     fn every_batch_behaves_like_the_model(batches in prop::collection::vec(acts(), 1..5)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (writer, _folder) = start().await;
+            let (writer, _directory) = start().await;
             let mut table = BTreeSet::new();
             for batch in &batches {
                 let expected = model(&mut table, batch);
@@ -161,7 +161,7 @@ proptest! {
 
 #[tokio::test]
 async fn a_failed_single_write_is_rolled_back_and_the_next_succeeds() {
-    let (writer, _folder) = start().await;
+    let (writer, _directory) = start().await;
     let all = [
         TestWrite::InsertAndFail(1),
         TestWrite::InsertAndPanic(2),
@@ -179,7 +179,7 @@ async fn a_failed_single_write_is_rolled_back_and_the_next_succeeds() {
 
 #[tokio::test]
 async fn a_write_happens_although_its_caller_is_gone() {
-    let (writer, _folder) = start().await;
+    let (writer, _directory) = start().await;
     let mut abandoned = Box::pin(act(&writer, Durability::Disk, TestWrite::Insert(1)));
     assert!(poll_immediate(&mut abandoned).await.is_none(), "it waits for its commit");
     drop(abandoned);
@@ -191,7 +191,7 @@ async fn a_write_happens_although_its_caller_is_gone() {
 async fn only_durable_writes_are_fsynced() {
     const SYNCHRONOUS_NORMAL: i64 = 1;
     const SYNCHRONOUS_FULL: i64 = 2;
-    let (writer, _folder) = start().await;
+    let (writer, _directory) = start().await;
     let synchronous = |durability| {
         writer.write(durability, |tx| {
             Box::pin(async move { Ok(sqlx::query_scalar("PRAGMA synchronous").fetch_one(tx).await?) })
@@ -216,8 +216,8 @@ async fn only_durable_writes_are_fsynced() {
 
 #[tokio::test]
 async fn a_durable_batch_is_not_committed_without_fsync() {
-    let folder = TempDir::new().unwrap();
-    let options = SqliteConnectOptions::new().filename(folder.path().join("t.db")).create_if_missing(true);
+    let directory = TempDir::new().unwrap();
+    let options = SqliteConnectOptions::new().filename(directory.path().join("t.db")).create_if_missing(true);
     let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
     execute(&mut connection, "CREATE TABLE t (n INTEGER PRIMARY KEY)").await.unwrap();
     let mut set = Some(Durability::Process);

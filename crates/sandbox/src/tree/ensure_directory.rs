@@ -1,4 +1,4 @@
-//! Ensures that a folder which a sandbox needs to start exists, whatever the sandbox did to it before.
+//! Ensures that a directory which a sandbox needs to start exists, whatever the sandbox did to it before.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::permissions::{HANDLE, set_permissions};
 use super::{Owner, TreeError, kind, stat_entry};
 
-/// Creates the folder `name` in `top` if it does not exist. Anything else with that name is renamed, so that
+/// Creates the directory `name` in `top` if it does not exist. Anything else with that name is renamed, so that
 /// nothing is lost. Afterwards the owner can access both. No program inside may run meanwhile.
-pub(crate) fn ensure_folder(top: &Path, name: &CStr, owner: Owner) -> Result<(), TreeError> {
+pub(crate) fn ensure_directory(top: &Path, name: &CStr, owner: Owner) -> Result<(), TreeError> {
     let top = rustix::fs::open(top, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
     ensure_accessible(&top)?;
     match stat_entry(&top, name).map(|stat| kind(&stat)) {
@@ -27,9 +27,9 @@ pub(crate) fn ensure_folder(top: &Path, name: &CStr, owner: Owner) -> Result<(),
     Ok(ensure_accessible(&rustix::fs::openat(&top, name, HANDLE | OFlags::DIRECTORY, Mode::empty())?)?)
 }
 
-fn ensure_accessible(folder: &OwnedFd) -> Result<(), Errno> {
-    let mode = rustix::fs::fstat(folder)?.st_mode & 0o7777;
-    if mode & 0o700 == 0o700 { Ok(()) } else { set_permissions(folder, Mode::from_raw_mode(mode | 0o700)) }
+fn ensure_accessible(directory: &OwnedFd) -> Result<(), Errno> {
+    let mode = rustix::fs::fstat(directory)?.st_mode & 0o7777;
+    if mode & 0o700 == 0o700 { Ok(()) } else { set_permissions(directory, Mode::from_raw_mode(mode | 0o700)) }
 }
 
 fn make(top: &OwnedFd, name: &CStr, owner: Owner) -> Result<(), Errno> {
