@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::editor::{Editor, InputEvent, Terminal};
-use super::question::TypedQuestion;
+use super::question::TypedQuestions;
 use super::screen::Screen;
 use super::send;
 use super::turns::{Ended, Prompt, Turns};
@@ -27,7 +27,9 @@ pub(super) struct AttachedSession<'a> {
     id: SessionId,
     stream: Stream,
     turns: Turns,
-    question: TypedQuestion,
+    questions: TypedQuestions,
+    /// The question that the visible prompt is for.
+    answering: Option<String>,
     screen: Screen<Terminal>,
     /// Standard input is a terminal, where a person types.
     is_terminal: bool,
@@ -76,7 +78,8 @@ impl<'a> AttachedSession<'a> {
             id,
             stream,
             turns: Turns::new(),
-            question: TypedQuestion::default(),
+            questions: TypedQuestions::default(),
+            answering: None,
             screen: Screen::new(Terminal::plain(), full),
             full,
             is_terminal: std::io::stdin().is_terminal(),
@@ -123,7 +126,14 @@ impl<'a> AttachedSession<'a> {
         self.screen = Screen::new(editor.terminal(), self.full);
         self.notice("each line is a prompt, and so is a paste of several · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves, also while the agent works");
         loop {
-            let takes_lines = self.takes_lines();
+            let takes_lines = self.turns.are_idle() || self.questions.next().is_some();
+            if takes_lines && !editor.waits() {
+                self.answering = self.questions.next();
+                // Nobody answers a question with what was typed before it was asked.
+                if self.answering.is_some() {
+                    editor.discard_typed();
+                }
+            }
             tokio::select! {
                 event = self.stream.next() => self.handle_event(event)?,
                 typed = editor.next(takes_lines) => match typed {
@@ -158,22 +168,19 @@ impl<'a> AttachedSession<'a> {
         Ok(if self.outcome == PromptOutcome::Failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// Whether a line typed now has somewhere to go.
-    fn takes_lines(&self) -> bool {
-        self.turns.are_idle() || self.question.waits()
-    }
-
-    /// Answers the agent's question with a typed line, or sends it as a prompt.
+    /// Answers the agent's question with a typed line if the prompt was for it, or sends the line as a prompt.
     async fn enter(&mut self, text: String) -> Result<(), Failure> {
-        match self.question.answer(&text) {
+        let Some(question) = self.answering.take() else { return self.send_prompt(text).await };
+        match self.questions.answer(&question, &text) {
             _ if text.trim().is_empty() => {}
-            None => return self.send_prompt(text).await,
-            Some((_, Err(reason))) => self.print_error(&reason),
-            Some((question, Ok(answers))) => {
+            None => self.notice("not sent: the question was answered meanwhile"),
+            Some(Err(reason)) => self.print_error(&reason),
+            Some(Ok(answers)) => {
                 self.interrupt = Interrupt::None;
-                if let Err(error) = self.client.answer(self.id, &question, &AnswerQuestion { answers }).await
-                {
-                    self.print_error(&error.to_string());
+                let answered = self.client.answer(self.id, &question, &AnswerQuestion { answers }).await;
+                match answered {
+                    Ok(()) => self.questions.forget(&question),
+                    Err(error) => self.print_error(&error.to_string()),
                 }
             }
         }
@@ -261,8 +268,10 @@ impl<'a> AttachedSession<'a> {
                 (other, _) => self.screen.show(other),
             }
         }
-        if self.question.observe(&frame.message) && self.is_terminal {
-            self.notice("type the answer, or the number of an option");
+        if self.questions.observe(&frame.message) && self.is_terminal {
+            self.notice(
+                "type the answer, or the number of an option; if the prompt is visible, press Enter first",
+            );
         }
         if busy && !self.turns.is_busy() {
             self.interrupt = Interrupt::None;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use gateway::config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{self, OptionalActions, Termios};
+use rustix::termios::{self, OptionalActions, QueueSelector, Termios};
 use rustyline::config::Configurer as _;
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, ExternalPrinter};
@@ -113,6 +113,17 @@ impl Editor {
 
     pub(super) fn terminal(&self) -> Terminal {
         self.terminal.clone()
+    }
+
+    /// Whether the prompt is visible.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Forgets what was typed while the prompt was not visible.
+    pub(super) fn discard_typed(&self) {
+        // Ignore errors: what cannot be discarded is shown in the line, where it can be deleted.
+        let _ = termios::tcflush(io::stdin(), QueueSelector::IFlush);
     }
 
     /// Waits until Ctrl-D is pressed on an empty line, or the terminal is closed, while the prompt is not visible. Lines

@@ -1,45 +1,48 @@
-//! The question of an agent that the next line typed in an attached terminal answers.
+//! The questions of an agent that a line typed in an attached terminal can answer.
 
 use proto::socket::{OpenQuestion, ServerMessage};
 
-/// What waits for a typed answer. Questions of several parts need `proliferate questions answer`.
+/// The open questions of one part, the oldest first. Those of several parts need `proliferate questions answer`.
 #[derive(Default)]
-pub(super) struct TypedQuestion(Option<OpenQuestion>);
+pub(super) struct TypedQuestions(Vec<OpenQuestion>);
 
-impl TypedQuestion {
-    /// Follows one message of the stream. Returns whether a question has just begun to wait for a line.
+impl TypedQuestions {
+    /// Follows one message of the stream. Returns whether a question was asked that a line can answer.
     pub(super) fn observe(&mut self, message: &ServerMessage) -> bool {
+        let is_simple = |question: &&OpenQuestion| question.questions.len() == 1;
+        let before = self.0.len();
         match message {
-            ServerMessage::Question(question) => self.0 = Some(question.clone()),
-            ServerMessage::Init { questions, .. } => self.0 = questions.first().cloned(),
-            ServerMessage::QuestionAnswered { question_id, .. } if self.is(question_id) => self.0 = None,
-            _ => return false,
+            ServerMessage::Question(question) => self.0.extend(Some(question).filter(is_simple).cloned()),
+            ServerMessage::Init { questions, .. } => {
+                self.0 = questions.iter().filter(is_simple).cloned().collect();
+                return !self.0.is_empty();
+            }
+            ServerMessage::QuestionAnswered { question_id, .. } => self.forget(question_id),
+            _ => {}
         }
-        self.waits()
+        self.0.len() > before
     }
 
-    /// Whether a typed line is an answer and not a prompt.
-    pub(super) fn waits(&self) -> bool {
-        self.0.as_ref().is_some_and(|question| question.questions.len() == 1)
+    pub(super) fn forget(&mut self, id: &str) {
+        self.0.retain(|question| question.question_id != id);
     }
 
-    /// The id of the question and the answer that this line gives: a text, or the number of an option. `None` if no
-    /// question waits for a line.
-    pub(super) fn answer(&self, line: &str) -> Option<(String, Result<Vec<Vec<String>>, String>)> {
-        let question = self.0.as_ref().filter(|_| self.waits())?;
+    /// The id of the question that the next line answers.
+    pub(super) fn next(&self) -> Option<String> {
+        self.0.first().map(|question| question.question_id.clone())
+    }
+
+    /// The answer that a line gives to this question: a text, or the number of an option. `None` if the question is not
+    /// open any more.
+    pub(super) fn answer(&self, id: &str, line: &str) -> Option<Result<Vec<Vec<String>>, String>> {
+        let question = self.0.iter().find(|question| question.question_id == id)?;
         let options = &question.questions.first()?.options;
         let text = line.trim();
         let is_label = options.iter().any(|option| option.label == text);
         let number = text.parse::<usize>().ok().filter(|_| !is_label);
         let chosen = number.and_then(|number| options.get(number.checked_sub(1)?));
-        let text = chosen.map_or(text, |option| option.label.as_str());
-        let answers = vec![vec![text.to_owned()]];
-        let checked = question.check(&answers).map(|()| answers);
-        Some((question.question_id.clone(), checked))
-    }
-
-    fn is(&self, id: &str) -> bool {
-        self.0.as_ref().is_some_and(|question| question.question_id == id)
+        let answers = vec![vec![chosen.map_or(text, |option| &option.label).to_owned()]];
+        Some(question.check(&answers).map(|()| answers))
     }
 }
 
@@ -49,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    fn question(labels: &[&str], custom: bool, parts: usize) -> ServerMessage {
+    fn question(id: &str, labels: &[&str], custom: bool, parts: usize) -> ServerMessage {
         let option = |label: &&str| QuestionOption { label: (*label).to_owned(), description: String::new() };
         let item = QuestionItem {
             question: "Which?".to_owned(),
@@ -59,42 +62,44 @@ mod tests {
             custom,
         };
         ServerMessage::Question(OpenQuestion {
-            question_id: "que_1".to_owned(),
+            question_id: id.to_owned(),
             kind: QuestionKind::Question,
             questions: vec![item; parts],
         })
     }
 
     fn answer(message: &ServerMessage, line: &str) -> Result<Vec<Vec<String>>, String> {
-        let mut waiting = TypedQuestion::default();
+        let mut waiting = TypedQuestions::default();
         assert!(waiting.observe(message));
-        waiting.answer(line).unwrap().1
+        waiting.answer("que_1", line).unwrap()
     }
 
     #[test]
     fn a_line_answers_by_label_by_number_or_in_own_words() {
-        let colours = question(&["Red", "Blue"], true, 1);
-        for (line, text) in [("Blue", "Blue"), (" 2 ", "Blue"), ("3", "3"), ("green", "green")] {
+        let colours = question("que_1", &["Red", "Blue"], true, 1);
+        for (line, text) in [("Blue", "Blue"), (" 2 ", "Blue"), ("3", "3"), ("0", "0"), ("green", "green")] {
             assert_eq!(answer(&colours, line).unwrap(), [[text]], "{line}");
         }
-        assert_eq!(answer(&question(&["2", "1"], false, 1), "2").unwrap(), [["2"]], "a label counts first");
-        assert!(answer(&question(&["Red"], false, 1), "green").is_err());
+        assert_eq!(answer(&question("que_1", &["2", "1"], false, 1), "2").unwrap(), [["2"]], "labels first");
+        assert!(answer(&question("que_1", &["Red"], false, 1), "green").is_err());
     }
 
     #[test]
-    fn a_line_is_a_prompt_without_an_open_question_of_one_part() {
-        let mut waiting = TypedQuestion::default();
-        assert!(waiting.answer("Blue").is_none());
-        assert!(!waiting.observe(&question(&["Red"], true, 2)), "one line cannot answer two parts");
-        assert!(waiting.observe(&question(&["Red"], true, 1)));
+    fn the_oldest_question_is_answered_first_and_only_while_it_is_open() {
+        let mut waiting = TypedQuestions::default();
+        assert!(!waiting.observe(&question("que_0", &["Red"], true, 2)), "one line cannot answer two parts");
+        assert!(waiting.observe(&question("que_1", &["Red"], true, 1)));
+        assert!(waiting.observe(&question("que_2", &["Red"], true, 1)));
+        assert_eq!(waiting.next().as_deref(), Some("que_1"));
         let settled = |id: &str| ServerMessage::QuestionAnswered {
             question_id: id.to_owned(),
             answers: Vec::new(),
             by: None,
         };
-        waiting.observe(&settled("que_0"));
-        assert!(waiting.waits(), "another question was settled");
         waiting.observe(&settled("que_1"));
-        assert!(waiting.answer("Blue").is_none());
+        assert!(waiting.answer("que_1", "Red").is_none());
+        assert_eq!(waiting.next().as_deref(), Some("que_2"));
+        waiting.observe(&settled("que_2"));
+        assert_eq!(waiting.next(), None);
     }
 }
