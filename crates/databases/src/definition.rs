@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use proto::JsonObject;
-use proto::http::DatabaseQuery;
+use proto::http::{DatabaseQuery, QueryParameter};
+use schemas::{MAX_PATTERNS, Size, measure};
 use serde_json::{Value, json};
 
 use crate::MAX_SQL;
@@ -49,19 +50,20 @@ pub fn free_form_schema() -> Value {
 
 /// The values of a query's parameters in order. One that is absent has the default of its schema, or is NULL.
 pub fn arguments(query: &DatabaseQuery, parameters: &Value) -> Vec<Value> {
-    let value = |parameter: &proto::http::QueryParameter| {
+    let value = |parameter: &QueryParameter| {
         let given = parameters.get(&parameter.name).or_else(|| parameter.schema.get("default"));
         given.cloned().unwrap_or(Value::Null)
     };
     query.parameters.iter().map(value).collect()
 }
 
-/// Checks the queries of a database. Returns what is wrong with the first that is not usable.
+/// Checks the queries of a database. Returns what is wrong with the first that is not usable. The schemas of usable ones can
+/// be compiled in bounded time.
 pub fn check_queries(queries: &[DatabaseQuery]) -> Result<(), String> {
     if queries.len() > MAX_QUERIES {
         return Err(format!("a database has at most {MAX_QUERIES} queries"));
     }
-    let mut names = BTreeSet::new();
+    let (mut names, mut patterns) = (BTreeSet::new(), 0);
     for query in queries {
         let name = &query.name;
         if !is_name(name) {
@@ -79,6 +81,12 @@ pub fn check_queries(queries: &[DatabaseQuery]) -> Result<(), String> {
             return Err(format!("two queries have the name {name}"));
         }
         check_query(query).map_err(|problem| format!("query {name}: {problem}"))?;
+        patterns += measure(&schema(query)).map_or(0, Size::patterns);
+    }
+    if patterns > MAX_PATTERNS {
+        return Err(format!(
+            "the schemas of their parameters have more than {MAX_PATTERNS} patterns together"
+        ));
     }
     Ok(())
 }
@@ -100,13 +108,26 @@ fn check_query(query: &DatabaseQuery) -> Result<(), String> {
             "the names of parameters have 1 to {MAX_NAME} letters, digits and _, and differ: {:.80}",
             quote(&wrong.name)
         )),
-        None => parameters.iter().try_for_each(check_references),
+        None => parameters.iter().try_for_each(check_schema),
+    }
+}
+
+fn check_schema(parameter: &QueryParameter) -> Result<(), String> {
+    check_references(parameter)?;
+    let name = &parameter.name;
+    let size = measure(&Value::Object(parameter.schema.clone()));
+    match size.map_err(|problem| format!("the schema of the parameter {name} {problem}"))? {
+        size if size.has_unevaluated() => Err(format!(
+            "the schema of the parameter {name} has unevaluatedProperties or unevaluatedItems, which can take exponential \
+             time: use additionalProperties or items"
+        )),
+        _ => Ok(()),
     }
 }
 
 /// A reference would be looked up in the schema of the whole query, and be followed wherever it occurs, so that a small
 /// schema could take exponential time.
-fn check_references(parameter: &proto::http::QueryParameter) -> Result<(), String> {
+fn check_references(parameter: &QueryParameter) -> Result<(), String> {
     match parameter.schema.iter().find_map(|(key, value)| reference(key, value)) {
         Some(key) => Err(format!(
             "the schema of the parameter {} contains {key}: write out what it refers to",
@@ -188,6 +209,24 @@ mod tests {
             let problem = check_queries(&[query(&change)]).unwrap_err();
             assert!(problem.contains(part), "{change}: {problem}");
         }
+        let nested = (0..18).fold(
+            json!({"properties": {"x": {}}}),
+            |schema, _| json!({"anyOf": [schema], "unevaluatedProperties": false}),
+        );
+        let pattern = json!({"anyOf": vec![json!({"pattern": "^a$"}); 60]});
+        for (schema, part) in [
+            (nested, "parameter a has unevaluatedProperties"),
+            (json!({"unevaluatedItems": false}), "parameter a has unevaluatedProperties or unevaluatedItems"),
+            (json!({"allOf": [pattern, pattern]}), "parameter a has more than 100 patterns"),
+        ] {
+            let problem = check_queries(&[query(&json!({"parameters": [{"name": "a", "schema": schema}]}))]);
+            assert!(problem.as_ref().is_err_and(|problem| problem.contains(part)), "{problem:?}");
+        }
+        let patterns =
+            |name: &str| query(&json!({"name": name, "parameters": [{"name": "a", "schema": pattern}]}));
+        assert_eq!(check_queries(&[patterns("one")]), Ok(()));
+        let together = check_queries(&[patterns("one"), patterns("two")]).unwrap_err();
+        assert!(together.contains("more than 100 patterns together"), "{together}");
         let twice = check_queries(&[query(&json!({})), query(&json!({}))]);
         assert_eq!(twice, Err("two queries have the name orders".to_owned()));
         assert!(check_queries(&vec![query(&json!({})); 101]).is_err());

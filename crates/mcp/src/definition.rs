@@ -5,9 +5,8 @@ use std::sync::Arc;
 use ledger::{Hash, canonical, sha256};
 use policy::Hints;
 use rmcp::model::JsonObject;
+use schemas::SchemaError;
 use serde_json::{Value, json};
-
-use crate::expansion::{MAX_EXPANSION, check_expansion};
 
 /// The maximum number of bytes in a tool's name.
 pub const MAX_NAME: usize = 128;
@@ -55,14 +54,8 @@ pub enum DefinitionError {
     TooManyNodes,
     #[error("the input schema is not an object")]
     Schema,
-    #[error(
-        "the input schema has more than {MAX_EXPANSION} values, or is nested too deeply, when its references are followed"
-    )]
-    Expansion,
-    #[error("the input schema refers to itself")]
-    Recursion,
-    #[error("the input schema has references that are not JSON pointers to parts of it")]
-    Reference,
+    #[error("the input schema {0}")]
+    Limits(#[from] SchemaError),
     #[error("the definition is nested too deeply to be hashed")]
     Unhashable,
     #[error("its parameters in headers are defined wrongly")]
@@ -88,7 +81,7 @@ impl Definition {
             return Err(DefinitionError::Description);
         }
         let schema = fields.get(INPUT_SCHEMA).filter(|schema| schema.is_object());
-        check_expansion(schema.ok_or(DefinitionError::Schema)?)?;
+        schemas::measure(schema.ok_or(DefinitionError::Schema)?)?;
         let text = canonical(&with_safe_numbers(&raw)).map_err(|_| DefinitionError::Unhashable)?;
         if text.len() > MAX_DEFINITION {
             return Err(DefinitionError::TooLarge);

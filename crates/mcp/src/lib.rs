@@ -8,7 +8,6 @@
 mod auth;
 mod client;
 mod definition;
-mod expansion;
 mod http;
 mod listing;
 mod problem;

@@ -1,8 +1,10 @@
 //! A condition on the arguments of an action: a JSON Schema that refers to nothing outside of itself. The standard says
-//! to ignore unknown keywords and formats, but then a typing error would match every call, so they are refused here.
+//! to ignore unknown keywords and formats, but then a typing error would match every call, so they are refused here. So are
+//! `unevaluatedProperties` and `unevaluatedItems`: nested, they take exponential time.
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
+use schemas::{Budget, OverBudget, cost};
 use serde_json::Value;
 
 /// The maximum size of a compiled pattern, and of the states that matching adds to it.
@@ -18,7 +20,10 @@ enum Content {
     Map,
 }
 
-pub(crate) struct Condition(Validator);
+pub(crate) struct Condition {
+    schema: Value,
+    validator: Validator,
+}
 
 impl Condition {
     /// Compiles a schema. The error says what is wrong with it.
@@ -32,11 +37,15 @@ impl Condition {
             .with_pattern_options(patterns)
             .should_validate_formats(true)
             .should_ignore_unknown_formats(false);
-        options.build(schema).map(Self).map_err(|error| problem(&error))
+        let validator = options.build(schema).map_err(|error| problem(&error))?;
+        Ok(Self { schema: schema.clone(), validator })
     }
 
-    pub(crate) fn matches(&self, arguments: &Value) -> bool {
-        self.0.is_valid(arguments)
+    /// Whether the arguments fit the schema. Takes the steps of finding out from the budget.
+    pub(crate) fn matches(&self, arguments: &Value, budget: &mut Budget) -> Result<bool, OverBudget> {
+        let cost = cost(&self.schema, arguments, *budget)?;
+        budget.0 -= cost.steps;
+        Ok(self.validator.is_valid(arguments))
     }
 }
 
@@ -100,16 +109,9 @@ fn content(keyword: &str) -> Option<Content> {
         | "exclusiveMinimum" | "maxLength" | "minLength" | "pattern" | "format" | "maxItems" | "minItems"
         | "uniqueItems" | "maxContains" | "minContains" | "maxProperties" | "minProperties" | "required"
         | "dependentRequired" | "title" | "description" | "$comment" => Content::Value,
-        "additionalProperties"
-        | "propertyNames"
-        | "items"
-        | "contains"
-        | "not"
-        | "if"
-        | "then"
-        | "else"
-        | "unevaluatedItems"
-        | "unevaluatedProperties" => Content::Schema,
+        "additionalProperties" | "propertyNames" | "items" | "contains" | "not" | "if" | "then" | "else" => {
+            Content::Schema
+        }
         "allOf" | "anyOf" | "oneOf" | "prefixItems" => Content::List,
         "properties" | "patternProperties" | "dependentSchemas" => Content::Map,
         _ => return None,

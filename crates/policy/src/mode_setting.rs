@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use schemas::{Budget, OverBudget};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ const MAX_DEPTH: usize = 24;
 const MAX_RULES: usize = 20;
 const MAX_EXAMPLES: usize = 50;
 const MAX_PATTERNS: usize = 50;
+/// How many steps the conditions of a setting may take for the arguments of a call, and for all examples together.
+const STEPS: Budget = Budget(400_000);
 
 /// The mode of an action as it was set: `allow`, `require_approval` or `deny`, or an object with the mode `else`, and
 /// optionally `rules`, `examples` and `twoPerson`.
@@ -48,6 +51,8 @@ pub enum ModeSettingError {
     TooLarge,
     #[error("the condition of rule {rule}: {problem}")]
     Condition { rule: usize, problem: String },
+    #[error("the examples take too long to check: make them shorter, or the conditions simpler")]
+    Examples,
     #[error("example {example} says {}, but {branch} makes it {}: correct one of them", .expected.as_str(), .actual.as_str())]
     Example { example: usize, expected: Mode, branch: Branch, actual: Mode },
 }
@@ -121,8 +126,10 @@ impl ModeSetting {
     }
 
     fn check(&self, examples: &[Example]) -> Result<(), ModeSettingError> {
+        let mut budget = STEPS;
         for (example, Example { args, mode: expected }) in (1..).zip(examples) {
-            let (actual, branch) = self.choose(Some(args));
+            let chosen = self.choose_within(Some(args), &mut budget);
+            let (actual, branch) = chosen.map_err(|OverBudget| ModeSettingError::Examples)?;
             if actual != *expected {
                 let branch = branch.unwrap_or(Branch::Else);
                 return Err(ModeSettingError::Example { example, expected: *expected, branch, actual });
@@ -132,15 +139,33 @@ impl ModeSetting {
     }
 
     /// The mode for these arguments: that of the first rule that matches, or else the one for all other arguments, which
-    /// is also the answer while there are none.
+    /// is also the answer while there are none. If the arguments are too large for the conditions, the strictest of all
+    /// decides.
     pub fn choose(&self, arguments: Option<&Value>) -> (Mode, Option<Branch>) {
-        let rules = (1..).zip(&self.rules);
-        let matching = arguments
-            .and_then(|arguments| rules.into_iter().find(|(_, (condition, _))| condition.matches(arguments)));
-        match matching {
-            Some((number, (_, mode))) => (*mode, Some(Branch::Rule(number))),
-            None => (self.otherwise, (!self.rules.is_empty()).then_some(Branch::Else)),
+        let mut budget = STEPS;
+        self.choose_within(arguments, &mut budget).unwrap_or_else(|OverBudget| self.strictest())
+    }
+
+    fn choose_within(
+        &self,
+        arguments: Option<&Value>,
+        budget: &mut Budget,
+    ) -> Result<(Mode, Option<Branch>), OverBudget> {
+        for (number, (condition, mode)) in (1..).zip(&self.rules) {
+            if let Some(arguments) = arguments
+                && condition.matches(arguments, budget)?
+            {
+                return Ok((*mode, Some(Branch::Rule(number))));
+            }
         }
+        Ok((self.otherwise, (!self.rules.is_empty()).then_some(Branch::Else)))
+    }
+
+    fn strictest(&self) -> (Mode, Option<Branch>) {
+        let rules = (1..).zip(&self.rules).map(|(number, (_, mode))| (*mode, Branch::Rule(number)));
+        let strictest = rules.filter(|(mode, _)| *mode > self.otherwise).max_by_key(|(mode, _)| *mode);
+        let (mode, branch) = strictest.unwrap_or((self.otherwise, Branch::Else));
+        (mode, Some(branch))
     }
 
     /// The mode of arguments that no rule matches.

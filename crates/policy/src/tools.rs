@@ -128,7 +128,10 @@ fn auth(found: &LocatedText) -> Result<Auth, Mistake> {
 fn schema(node: Option<Node>) -> Result<Value, Mistake> {
     let Some(node) = node else { return Ok(Value::Object(serde_json::Map::new())) };
     match node.to_json() {
-        schema @ Value::Object(_) => Ok(schema),
+        schema @ Value::Object(_) => match schemas::measure(&schema) {
+            Ok(_) => Ok(schema),
+            Err(problem) => Err(Mistake::new(node.line, format!("`schema` {problem}"))),
+        },
         _ => Err(Mistake::new(node.line, "`schema` must be a map: a JSON schema")),
     }
 }

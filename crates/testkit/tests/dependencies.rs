@@ -23,7 +23,7 @@ struct Rule {
     forbidden: &'static [&'static [&'static str]],
 }
 
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 23] = [
     rule("agent", &["clock", "proto"], &[&["axum"]]),
     rule("channel", &["clock"], &[&HTTP_PACKAGES, &SQL]),
     rule(
@@ -36,7 +36,7 @@ const RULES: [Rule; 22] = [
     ),
     rule("client", &["proto"], &[&SQL]),
     rule("clock", &[], &[]),
-    rule("databases", &["proto"], &[&["axum"]]),
+    rule("databases", &["proto", "schemas"], &[&["axum"]]),
     rule("egress", &["clock"], &[&["axum"]]),
     rule("files", &[], &[]),
     rule(
@@ -63,20 +63,22 @@ const RULES: [Rule; 22] = [
             "providers",
             "sandbox",
             "sandboxd",
+            "schemas",
             "shares",
             "store",
         ],
         &[&SQL],
     ),
     rule("ledger", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL, &["chrono"]]),
-    rule("mcp", &["ledger", "policy"], &[&["axum"]]),
+    rule("mcp", &["ledger", "policy", "schemas"], &[&["axum"]]),
     rule("model", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES]),
     rule("opencode", &["agent", "clock", "proto"], &[&["axum"]]),
-    rule("policy", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL, &["chrono"]]),
+    rule("policy", &["schemas"], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL, &["chrono"]]),
     rule("proto", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL]),
     rule("providers", &["ledger", "policy"], &[&["axum", "tokio"]]),
     rule("sandbox", &["clock"], &[&["axum"]]),
     rule("sandboxd", &["channel", "clock", "proto"], &[&["axum"]]),
+    rule("schemas", &[], &[&ASYNC_PACKAGES, &HTTP_PACKAGES, &SQL, &["chrono"]]),
     rule("shares", &["clock", "proto"], &[&HTTP_PACKAGES, &SQL]),
     rule("store", &["clock", "ledger", "proto"], &[&["axum"]]),
     rule("testkit", &["agent", "clock", "model", "proto"], &[]),

@@ -5,6 +5,7 @@ use gate::{Governance, GovernanceError, NewMode};
 use policy::{ModeKey, ModeSetting};
 use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, ModeReply, OkReply, SetActionMode};
 use proto::{InvocationId, InvocationStatus, OrgId};
+use serde_json::Value;
 use store::OrgActionMode;
 
 use super::auth::User;
@@ -37,8 +38,7 @@ pub(super) async fn set_mode(
     Body(SetActionMode { key, mode, invocation_id }): Body<SetActionMode>,
 ) -> Result<Json<ModeReply>, ApiError> {
     let key = parse_key(&key)?;
-    let parsed = ModeSetting::parse(&mode);
-    let setting = parsed.map_err(|error| ApiError::bad_request(format!("mode: {error}")))?;
+    let setting = parse_setting(mode).await?;
     let warning = check_key(&app, admin.org, &key).await?;
     if let Some(id) = invocation_id {
         check_approved(&app, admin.org, id, &key).await?;
@@ -64,6 +64,13 @@ pub(super) async fn unset_mode(
 
 pub(super) fn parse_key(key: &str) -> Result<ModeKey, ApiError> {
     key.parse().map_err(|error: policy::ModeKeyError| ApiError::bad_request(format!("key: {error}")))
+}
+
+/// Compiling the patterns of a setting and checking its examples takes too long for an async worker.
+pub(super) async fn parse_setting(mode: Value) -> Result<ModeSetting, ApiError> {
+    let parsed = tokio::task::spawn_blocking(move || ModeSetting::parse(&mode)).await;
+    let parsed = parsed.map_err(|error| ApiError::internal(error.to_string()))?;
+    parsed.map_err(|error| ApiError::bad_request(format!("mode: {error}")))
 }
 
 /// Refuses to set a mode for an action that cannot exist. Removing one is not checked: its action may be gone.

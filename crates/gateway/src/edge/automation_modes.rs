@@ -2,11 +2,10 @@
 
 use axum::Json;
 use gate::{AdminChange, Subject};
-use policy::ModeSetting;
 use proto::AutomationId;
 use proto::http::{AutomationModes, ErrorBody, ModeReply, OkReply, SetAutomationMode};
 
-use super::action_modes::{check_key, parse_key};
+use super::action_modes::{check_key, parse_key, parse_setting};
 use super::administer::{administer, administer_as};
 use super::auth::User;
 use super::params::Path;
@@ -39,8 +38,7 @@ pub(super) async fn set(
     Body(SetAutomationMode { key, mode }): Body<SetAutomationMode>,
 ) -> Result<Json<ModeReply>, ApiError> {
     let key = parse_key(&key)?;
-    let parsed = ModeSetting::parse(&mode);
-    let setting = parsed.map_err(|error| ApiError::bad_request(format!("mode: {error}")))?;
+    let setting = parse_setting(mode.clone()).await?;
     let warning = check_key(&app, admin.org, &key).await?;
     let store = administer_as(&app, &admin, &AdminChange::automation_mode(id, &key, &setting));
     store.set_automation_mode(admin.org, id, key.as_str(), Some(mode)).await?;

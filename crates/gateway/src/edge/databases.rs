@@ -216,6 +216,10 @@ fn check_limits(limits: DatabaseLimits) -> Result<Value, ApiError> {
 }
 
 fn checked_queries(queries: &[DatabaseQuery]) -> Result<Value, ApiError> {
+    let stored = json(&queries)?;
+    if stored.to_string().len() > MAX_QUERIES {
+        return Err(ApiError::bad_request("queries: the queries of a database have at most 128 KiB of JSON"));
+    }
     check_queries(queries).map_err(|problem| ApiError::bad_request(format!("queries: {problem}")))?;
     for query in queries {
         for parameter in &query.parameters {
@@ -226,10 +230,6 @@ fn checked_queries(queries: &[DatabaseQuery]) -> Result<Value, ApiError> {
                 ))
             })?;
         }
-    }
-    let stored = json(&queries)?;
-    if stored.to_string().len() > MAX_QUERIES {
-        return Err(ApiError::bad_request("queries: the queries of a database have at most 128 KiB of JSON"));
     }
     Ok(stored)
 }

@@ -69,6 +69,10 @@ async fn conditions_that_contradict_their_examples_or_cannot_be_checked_are_refu
         assert_eq!((status, &body["error"]), (400, &json!(said)), "{body}");
         for (mode, part) in [
             (json!({"else": "deny", "rules": [{"when": {"typ": "x"}, "mode": "allow"}]}), "typ"),
+            (
+                json!({"else": "deny", "rules": [{"when": {"unevaluatedProperties": false}, "mode": "allow"}]}),
+                "unevaluatedProperties is not a keyword",
+            ),
             (json!({"rules": []}), "else"),
             (json!("perhaps"), "a mode is allow"),
             (json!(7), "a mode is allow"),

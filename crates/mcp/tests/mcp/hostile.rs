@@ -8,6 +8,7 @@ use mcp::{
     ToolResult,
 };
 use reqwest::Client;
+use schemas::SchemaError;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -167,8 +168,20 @@ async fn a_schema_that_grows_exponentially_is_left_out() {
         definitions[format!("d{number}")] = json!({"allOf": [reference(number + 1), reference(number + 1)]});
     }
     let schema = json!({"type": "object", "properties": {"a": reference(0)}, "$defs": definitions});
-    let listing = list_of(json!([{"name": "slow", "inputSchema": schema}, act()])).await.unwrap();
-    assert_eq!((listing.definitions.len(), listing.refused), (1, vec![DefinitionError::Expansion]));
+    let nested = (0..18).fold(
+        json!({"properties": {"x": {}}}),
+        |schema, _| json!({"if": schema, "then": true, "unevaluatedProperties": false}),
+    );
+    let patterns: Vec<_> = (0..900).map(|at| json!({"pattern": format!(r"^\p{{L}}{{12}}x{at}$")})).collect();
+    let tool = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
+    let tools =
+        [tool("wide", schema), tool("nested", nested), tool("patterns", json!({"anyOf": patterns})), act()];
+    let listing = list_of(json!(tools)).await.unwrap();
+    let limits = [SchemaError::TooLarge, SchemaError::Unevaluated, SchemaError::Patterns];
+    assert_eq!(
+        (listing.definitions.len(), listing.refused),
+        (1, limits.map(DefinitionError::Limits).to_vec())
+    );
 }
 
 #[tokio::test]

@@ -98,6 +98,10 @@ fn an_example_that_contradicts_is_refused_with_a_sentence() {
 #[test]
 fn a_condition_that_cannot_be_checked_or_has_no_bounds_is_refused() {
     let nested = (0..30).fold(json!({}), |inner, _| json!({ "not": inner }));
+    let exponential = (0..17).fold(
+        json!({"properties": {"x": {}}}),
+        |inner, _| json!({"if": inner, "then": true, "unevaluatedProperties": false}),
+    );
     for (when, part) in [
         (json!({"propertes": {"channel": {"const": "#dev"}}}), "propertes is not a keyword"),
         (json!({"properties": {"a": {"Type": "string"}}}), "Type is not a keyword"),
@@ -116,6 +120,8 @@ fn a_condition_that_cannot_be_checked_or_has_no_bounds_is_refused() {
         (json!({"allOf": {}}), "rule 1"),
         (json!("allow"), "a JSON Schema is an object"),
         (nested, "levels"),
+        (exponential, "unevaluatedProperties is not a keyword"),
+        (json!({"contains": {"unevaluatedItems": false}}), "unevaluatedItems is not a keyword"),
         (json!({"description": "x".repeat(20_000)}), "16384 bytes"),
     ] {
         let set = json!({"rules": [{"when": when, "mode": "allow"}], "else": "deny"});
@@ -134,6 +140,38 @@ fn a_condition_that_cannot_be_checked_or_has_no_bounds_is_refused() {
         assert!(!matches!(error, ModeSettingError::Unknown(_)));
         assert!(error.to_string().contains(part), "{set}: {error}");
     }
+}
+
+/// A rule of 400 conditions for each item of a list.
+fn wide(mode: &str, otherwise: &str) -> Value {
+    let branches: Vec<_> = (0..400).map(|at| json!({"const": at})).collect();
+    json!({"rules": [{"when": {"properties": {"l": {"items": {"anyOf": branches}}}}, "mode": mode}], "else": otherwise})
+}
+
+#[test]
+fn arguments_that_are_too_large_for_the_conditions_get_the_strictest_mode() {
+    let (few, many) = (json!({"l": [1, 2]}), json!({"l": vec![1; 30_000]}));
+    for (mode, otherwise, strictest) in [
+        ("allow", "require_approval", Mode::RequireApproval),
+        ("deny", "allow", Mode::Deny),
+        ("require_approval", "allow", Mode::RequireApproval),
+    ] {
+        let decided = |arguments: &Value| resolve(None, Some(&wide(mode, otherwise)), Some(arguments));
+        assert_eq!(decided(&few).mode.as_str(), mode);
+        let large = decided(&many);
+        assert_eq!((large.mode, large.reason), (strictest, None), "{mode} or {otherwise}");
+    }
+}
+
+#[test]
+fn examples_that_take_too_long_are_refused() {
+    let mut set = wide("allow", "deny");
+    let mut with = |count: usize| {
+        set["examples"] = json!(vec![json!({"args": {"l": vec![1; 100]}, "mode": "allow"}); count]);
+        ModeSetting::parse(&set).map(drop)
+    };
+    assert_eq!(with(1), Ok(()));
+    assert_eq!(with(20), Err(ModeSettingError::Examples));
 }
 
 #[test]
