@@ -5,15 +5,20 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
+use jsonschema::{JsonType, ValidationError};
+use schemas::{Budget, Compiled, Problems};
 use serde_json::Value;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::problems::{first, place};
 
 /// The maximum number of violations listed: more than a well-meant call can have.
 const MAX_LISTED_VIOLATIONS: usize = 40;
-/// The maximum size of a compiled pattern in an action's schema.
-const MAX_PATTERN: usize = 1 << 20;
+/// How many steps a validation takes at most on an async worker: about a millisecond.
+const CHECKED_AT_ONCE: Budget = Budget(20_000);
+const UNNAMED: &str = "they do not fit the schema, and have too many values to name what does not";
+const OVER_BUDGET: &str =
+    "they have too many values, or too long texts, to be checked against the schema: send less at once";
 
 /// A format that our schemas use beyond those of JSON Schema.
 struct Format {
@@ -57,11 +62,12 @@ fn is_inside(path: &str) -> bool {
 }
 
 /// Compiles a schema of the table.
-pub(super) fn validator(schema: &Value) -> Result<Validator, String> {
+pub(super) fn validator(schema: Value) -> Result<Compiled, String> {
     let options = jsonschema::options().should_validate_formats(true);
     let options =
         STRING_FORMATS.iter().fold(options, |options, format| options.with_format(format.name, format.fits));
-    options.build(schema).map_err(|error| error.to_string())
+    let validator = options.build(&schema).map_err(|error| error.to_string())?;
+    Ok(Compiled::ours(schema, validator))
 }
 
 /// The schema for models. Our own formats are left out: not every provider accepts unknown ones.
@@ -78,37 +84,53 @@ pub(super) fn schema_for_models(schema: &Value) -> Value {
 }
 
 /// Checks the arguments of a call.
-pub(super) fn check(validator: &Validator, arguments: &Value) -> Result<(), String> {
-    match first(MAX_LISTED_VIOLATIONS, validator.iter_errors(arguments), |error| describe(&error)) {
-        None => Ok(()),
-        Some(problems) => Err(format!("Invalid arguments: {problems}")),
-    }
+pub(super) fn check(compiled: &Compiled, arguments: &Value) -> Result<(), String> {
+    let listed =
+        |errors: Vec<ValidationError<'_>>| first(MAX_LISTED_VIOLATIONS, &errors, |error| describe(error));
+    run_check(compiled, arguments, listed).map_err(|problems| format!("Invalid arguments: {problems}"))
 }
 
-/// Checks the parameters of an action against its schema. The schema may come from an MCP server, so its patterns are
-/// matched in linear time, and a schema that refers to anything outside of itself does not compile.
+/// Checks the parameters of an action against its schema, within the limits of [`schemas`]: somebody else may have written
+/// both.
 pub(super) fn check_schema(schema: &Value, parameters: &Value) -> Result<(), String> {
-    let validator = action_validator(schema).map_err(|_| "the schema of this action is wrong".to_owned())?;
-    let mut names = BTreeSet::new();
-    collect_names(schema, &mut names);
-    let errors = validator.iter_errors(parameters);
-    // A set, because many fields that the schema does not name have the same description.
-    let problems: BTreeSet<_> = errors.map(|error| describe_action(&error, &names)).collect();
-    match first(MAX_LISTED_VIOLATIONS, problems, |problem| problem) {
-        None => Ok(()),
-        Some(problems) => Err(format!("Invalid params: {problems}")),
-    }
+    let kept = Compiled::kept(schema).map_or_else(|| off_workers(|| Compiled::new(schema)), Ok);
+    let compiled = kept.map_err(|_| "the schema of this action is wrong".to_owned())?;
+    let listed = |errors: Vec<ValidationError<'_>>| {
+        let mut names = BTreeSet::new();
+        collect_names(schema, &mut names);
+        // A set, because many fields that the schema does not name have the same description.
+        let problems: BTreeSet<_> = errors.iter().map(|error| describe_action(error, &names)).collect();
+        first(MAX_LISTED_VIOLATIONS, problems, |problem| problem)
+    };
+    run_check(&compiled, parameters, listed).map_err(|problems| format!("Invalid params: {problems}"))
 }
 
 /// Checks the schema of an action that somebody defines.
 pub(crate) fn compile_schema(schema: &Value) -> Result<(), String> {
-    action_validator(schema).map(drop)
+    off_workers(|| Compiled::new(schema)).map(drop)
 }
 
-fn action_validator(schema: &Value) -> Result<Validator, String> {
-    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN);
-    let options = jsonschema::options().with_pattern_options(patterns);
-    options.build(schema).map_err(|error| error.to_string().chars().take(200).collect())
+/// Validates a value. The error lists what is wrong with it.
+fn run_check(
+    compiled: &Compiled,
+    value: &Value,
+    listed: impl FnOnce(Vec<ValidationError<'_>>) -> Option<String>,
+) -> Result<(), String> {
+    let check = || match compiled.check(value) {
+        Ok(()) => Ok(()),
+        Err(Problems::Named(errors)) => listed(errors).map_or(Ok(()), Err),
+        Err(Problems::Unnamed) => Err(UNNAMED.to_owned()),
+        Err(Problems::OverBudget) => Err(OVER_BUDGET.to_owned()),
+    };
+    if compiled.is_within(value, CHECKED_AT_ONCE) { check() } else { off_workers(check) }
+}
+
+/// Does something that takes long. The other tasks of this async worker go on elsewhere meanwhile.
+fn off_workers<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
 }
 
 /// The names of fields in a schema. Only these are repeated in messages: others are the caller's content, and a message is
@@ -223,8 +245,8 @@ mod tests {
                 "key": {"type": "string", "format": "variable"},
             },
         });
-        let validator = validator(&schema).unwrap();
-        check(&validator, arguments).err().unwrap_or_default()
+        let compiled = validator(schema).unwrap();
+        check(&compiled, arguments).err().unwrap_or_default()
     }
 
     #[test]
@@ -284,6 +306,29 @@ mod tests {
     fn a_long_list_of_violations_is_counted() {
         let said = problems(&json!({"list": vec![7; 8000], "also": true}));
         assert!(said.len() < 2000 && said.contains("at most 3 entries") && said.ends_with(" more"), "{said}");
+    }
+
+    #[test]
+    fn a_call_cannot_take_more_memory_or_time_than_its_budget() {
+        let branches: Vec<_> =
+            (0..400).map(|at| json!({"type": "object", "required": [format!("a{at}")]})).collect();
+        let names: Vec<_> = (0..4500).map(|at| format!("n{at}")).collect();
+        let list = |items: Value| json!({"properties": {"l": {"items": items}}});
+        let (texts, wrong) = (list(json!({"type": "string"})), |count: usize| json!({"l": vec![1; count]}));
+        for (schema, parameters, said) in [
+            (list(json!({"anyOf": branches})), wrong(30_000), OVER_BUDGET),
+            (list(json!({"enum": names})), wrong(100_000), OVER_BUDGET),
+            (texts.clone(), wrong(200_000), UNNAMED),
+            (list(json!({"anyOf": branches})), wrong(100), UNNAMED),
+        ] {
+            assert_eq!(check_schema(&schema, &parameters), Err(format!("Invalid params: {said}")));
+        }
+        let fits = json!({"l": vec!["a"; 200_000]});
+        assert_eq!(check_schema(&texts, &fits), Ok(()));
+        assert_eq!(
+            problems(&json!({"list": vec![7; 200_000], "also": true})),
+            format!("Invalid arguments: {UNNAMED}")
+        );
     }
 
     #[test]
