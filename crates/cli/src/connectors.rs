@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use client::Client;
-use proto::ConnectorId;
 use proto::http::{
     ChangeConnector, ConnectorDetail, ConnectorEntry, ConnectorToolEntry, CreateConnector, ReviewConnector,
     ReviewState, RiskPolicy,
 };
+use proto::{ConnectorId, text};
 use serde_json::{Value, json};
 
 use crate::args::{AddConnector, ConnectorsCommand, GatewayArgs, OneConnector};
@@ -22,6 +22,9 @@ use crate::output::line;
 const CONNECTOR_KIND: Kind = Kind("connector", "proliferate connectors ls");
 /// The maximum number of characters of a value in an overview.
 const MAX_VALUE_CHARS: usize = 120;
+/// The warning about a definition that agents read differently than people.
+const HIDDEN_CHARACTERS: &str = " · WARNING: its definition has characters that people do not see, or that change the \
+     direction of the text; they are shown as escapes";
 
 pub(crate) async fn run(context: &Context, command: ConnectorsCommand) -> Result<(), Failure> {
     match command {
@@ -131,7 +134,8 @@ fn headline(tool: &ConnectorToolEntry) -> String {
         ReviewState::New => "new",
         ReviewState::Changed => "CHANGED since its review",
     };
-    format!("  {} · {} · {} · {state}", one_line(&tool.name), tool.risk_level, tool.mode)
+    let hidden = if text::has_deceptive(&tool.definition.to_string()) { HIDDEN_CHARACTERS } else { "" };
+    format!("  {} · {} · {} · {state}{hidden}", one_line(&tool.name), tool.risk_level, tool.mode)
 }
 
 /// A tool in an overview. Long values are cut.
@@ -249,6 +253,24 @@ mod tests {
             "changesTruncated": truncated,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_review_warns_of_characters_that_nobody_sees() {
+        let mut tool = entry(ReviewState::New, false);
+        tool.definition = json!({"name": "a", "description": "🙂 ❤\u{fe0f} Grüße"});
+        assert!(!describe_fully(&tool).contains("WARNING"));
+        // Tag characters spell a text that only the agent reads.
+        tool.definition = json!({"name": "a", "description": "fine\u{e0072}\u{e006d}"});
+        tool.description = "fine\u{e0072}\u{e006d}".to_owned();
+        let shown = describe_fully(&tool);
+        assert!(shown.contains("WARNING") && shown.contains("fine\\u{e0072}\\u{e006d}"), "{shown}");
+        assert!(
+            shown.contains("\\udb40\\udc72") && !text::has_deceptive(&shown.replace('\n', " ")),
+            "{shown}"
+        );
+        tool.definition = json!({"name": "a", "description": "no\u{200b}thing"});
+        assert!(outline(&tool).contains("WARNING"), "an overview warns too");
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub fn is_line(text: &str, most: usize) -> bool {
 
 /// Whether a text contains characters that people do not see, or that change how the others are shown: with them, a name
 /// in a request for approval could look like another.
-fn has_deceptive(text: &str) -> bool {
+pub fn has_deceptive(text: &str) -> bool {
     let is_joined = |letter: Option<char>| letter.is_some_and(|letter| !letter.is_ascii());
     let mut letters = text.chars().peekable();
     let mut before = None;
@@ -35,6 +35,11 @@ pub fn is_deceptive(letter: char) -> bool {
             | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
             | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Whether a character only selects how the one before it looks. People do not see it: a row of them can hide a text.
+pub fn is_selector(letter: char) -> bool {
+    matches!(letter, '\u{fe00}'..='\u{fe0f}')
 }
 
 /// Whether `text` looks like an email address: text, `@`, text, no white space. Only sending a mail would
