@@ -1,6 +1,7 @@
 //! `approvals`: lists the actions that wait for a person, and approves or denies them.
 
 use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 use crate::gateway_client::connect;
 use crate::inbox;
 use crate::json_file::read_json;
-use crate::output::{json_line, line};
+use crate::output::{ask, json_line, line, note};
 
 /// The reason of a mode that asks because nobody has reviewed the definition of the action as it is now.
 const DEFINITION_DRIFT: &str = "definition_drift";
@@ -37,10 +38,14 @@ pub(crate) async fn run(context: &Context, args: ApprovalsArgs) -> Result<(), Fa
             let columns = ["INVOCATION", "SESSION", "ACTION", "RISK", "SINCE", "DECIDE", "PARAMS"];
             context.out.list(values, &columns, &rows);
         }
-        ApprovalsCommand::Approve { invocation, params, request_hash, always } => {
+        ApprovalsCommand::Approve { invocation, params, request_hash, always, yes } => {
             let found = client.org_invocation(find(&client, &invocation).await?).await?;
+            let is_seen = request_hash.is_some() || params.is_some();
             let request_hash = seen_hash(&found, request_hash)?;
             let params = params.as_deref().map(edited_params).transpose()?;
+            if !is_seen && !confirm(&found, yes)? {
+                return Err(Failure::failed("nothing was approved"));
+            }
             approve(context, &client, (&found, always), ApproveInvocation { params, request_hash }).await?;
         }
         ApprovalsCommand::Deny { invocation, reason } => {
@@ -102,6 +107,19 @@ fn still_asked(approved: &Invocation) -> Option<String> {
              review {connector}`"
         )
     })
+}
+
+/// Prints the parameters if a list cuts them, and then asks if there is somebody to answer: whether to approve.
+fn confirm(found: &Invocation, yes: bool) -> Result<bool, Failure> {
+    let params = found.params.to_string();
+    if shortened(&params, MAX_PARAMETERS_CHARS) == params {
+        return Ok(true);
+    }
+    note(&format!("{} is executed with {}", name(found), one_line(&params)));
+    if yes || !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Ok(true);
+    }
+    ask("Approve it?")
 }
 
 fn edited_params(file: &Path) -> Result<JsonObject, Failure> {

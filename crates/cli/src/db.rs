@@ -2,7 +2,7 @@
 
 mod seed;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -20,6 +20,7 @@ use url::Url;
 use crate::args::{DbCommand, Seed};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::output::ask;
 
 pub(crate) async fn run(context: &Context, command: DbCommand) -> Result<(), Failure> {
     match command {
@@ -132,12 +133,7 @@ fn confirm_restore(file: &Path) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("this replaces the database: add --yes to do it without a terminal"));
     }
-    let mut out = anstream::stderr();
-    let _ = write!(out, "Replace the database by {}? [y/N] ", file.display());
-    let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer);
-    read.map_err(|error| Failure::failed(format!("cannot read the answer: {error}")))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    ask(&format!("Replace the database by {}?", file.display()))
 }
 
 /// Builds a command that runs one of PostgreSQL's own tools. The password is passed in the environment, because other

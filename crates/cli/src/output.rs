@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::clean::{clean, clean_json, one_line};
+use crate::failure::Failure;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -82,6 +83,15 @@ pub(crate) fn note(text: &str) {
 /// Prints a warning to stderr about something that the user should change.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(anstream::stderr(), "{YELLOW}warning{YELLOW:#}: {}", clean(text));
+}
+
+/// Asks the person at the terminal. Anything but a yes is a no.
+pub(crate) fn ask(question: &str) -> Result<bool, Failure> {
+    let _ = write!(anstream::stderr(), "{} [y/N] ", one_line(question));
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.map_err(|error| Failure::failed(format!("cannot read the answer: {error}")))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Prints one JSON value as one line.

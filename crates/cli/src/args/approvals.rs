@@ -18,7 +18,8 @@ pub(crate) struct ApprovalsArgs {
 pub(crate) enum ApprovalsCommand {
     /// List the actions that wait for approval; `--json` shows their complete parameters
     Ls,
-    /// Approve an action, which executes it, and print its result
+    /// Approve an action, which executes it, and print its result. Parameters that the list cuts are printed first, and
+    /// on a terminal you are asked
     Approve {
         /// The complete id of the invocation
         invocation: String,
@@ -33,6 +34,9 @@ pub(crate) enum ApprovalsCommand {
         /// `actions modes ls` shows such modes, `actions modes unset` revokes them
         #[arg(long)]
         always: bool,
+        /// Do not ask on a terminal
+        #[arg(long)]
+        yes: bool,
     },
     /// Deny an action, which is then never executed
     Deny {

@@ -62,12 +62,16 @@ impl Acting {
 impl Acting {
     /// Has the agent request a write, and ends its command as soon as that has named the invocation.
     pub(crate) fn request(&self) -> String {
+        self.request_with(r#"{"note":"hi"}"#)
+    }
+
+    fn request_with(&self, params: &str) -> String {
         let until_named =
             "until grep -qs 'actions wait' /tmp/act-said; do kill -0 $! || break; sleep 0.1; done";
         let said = self.real.shell(
             &self.real.session,
             &format!(
-                "rm -f /tmp/act-said; {WRITE_ACTION_COMMAND} --params '{{\"note\":\"hi\"}}' >/dev/null 2>/tmp/act-said & {until_named}; kill $!; cat /tmp/act-said"
+                "rm -f /tmp/act-said; {WRITE_ACTION_COMMAND} --params '{params}' >/dev/null 2>/tmp/act-said & {until_named}; kill $!; cat /tmp/act-said"
             ),
         );
         let named = said.split_once("actions wait ").and_then(|(_, rest)| rest.split_once('`'));
@@ -231,6 +235,13 @@ fn people_list_watch_approve_and_deny_on_the_command_line() {
     assert_eq!(next(), json!(second), "each is printed once");
     watch.kill().unwrap();
     watch.wait().unwrap();
+    let long = format!(r#"{{"note":"{} and\u200b then THE END"}}"#, "x".repeat(100));
+    let cut = acting.request_with(&long);
+    let listed = machine.run(&["approvals", "ls"]);
+    assert!(listed.out.contains("xxx…") && !listed.out.contains("THE END"), "{}", listed.out);
+    let done = machine.run(&["approvals", "approve", &cut]);
+    assert!(done.code == 0 && done.err.contains("and\\u{200b} then THE END"), "{} {}", done.out, done.err);
+    assert_eq!(acting.effects.all().len(), 2);
     let denied = machine.json(&["approvals", "deny", &second]);
     assert_eq!((&denied["id"], &denied["status"]), (&json!(second), &json!("denied")), "{denied}");
     let none = machine.run(&["approvals", "deny", &second[..13]]);
@@ -241,7 +252,7 @@ fn people_list_watch_approve_and_deny_on_the_command_line() {
     let third = acting.request();
     let refused = machine.run(&["approvals", "approve", &third, "--token", &token]);
     assert_eq!(refused.code, 1, "a member decides nothing: {}", refused.out);
-    assert_eq!(acting.effects.all().len(), 1);
+    assert_eq!(acting.effects.all().len(), 2);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use proto::http::{
     ApproveInvocation, DenyInvocation, ErrorBody, InvocationDenied, InvocationList, InvocationPending,
     InvocationReply, InvokeAction, InvokeReply, OrgQuery,
 };
-use proto::{ErrorCode, InvocationId, InvocationStatus, OrgId, SessionId, UserId};
+use proto::{ErrorCode, InvocationId, InvocationStatus, JsonObject, OrgId, SessionId, UserId};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use store::{Invocation, UserCredential};
 
 use super::attempts::{attempt_of, record_refusal};
@@ -153,6 +155,19 @@ pub(super) async fn get(
     Ok(Json(InvocationReply { invocation: shown_invocation(&found, app.clock.now()) }))
 }
 
+/// An approval over the route of a session, where older web clients also send `mode` and `grant`. They are ignored: each
+/// approval is for one call. As in [`ApproveInvocation`], nothing else is.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct SessionApproval {
+    params: Option<JsonObject>,
+    request_hash: Option<String>,
+    #[serde(rename = "mode")]
+    _mode: IgnoredAny,
+    #[serde(rename = "grant")]
+    _grant: IgnoredAny,
+}
+
 /// Approves an invocation and executes it, with other parameters if the body has some. It is decided again first: what is
 /// stricter by now is 409. The first of two people who must approve gets 202.
 #[utoipa::path(post, path = "/proliferate/{id}/actions/invocations/{invocationId}/approve", tag = "actions",
@@ -170,7 +185,8 @@ pub(super) async fn approve(
     let attempt = attempt_to_decide("approve", &caller, &id);
     let approved = async {
         let access = access?;
-        let OptionalBody(approval) = OptionalBody::from_request(request, &app).await?;
+        let OptionalBody(approval) = OptionalBody::<SessionApproval>::from_request(request, &app).await?;
+        let approval = ApproveInvocation { params: approval.params, request_hash: approval.request_hash };
         let found = of_session(&app, &access, &id?).await?;
         approve_found(&app, &caller, &found, approval).await
     };

@@ -244,6 +244,39 @@ async fn an_approval_needs_no_body() {
     }
 }
 
+/// With the unknown field ignored, the request would be executed as nobody wanted it.
+#[tokio::test]
+async fn a_misspelled_approval_or_denial_decides_nothing() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let (owner, id) = (world.team.token(Role::Owner), request(&world, &token, own).await);
+        let edit = json!({"note": "edited"});
+        for path in ["/v1".to_owned(), format!("/proliferate/{own}/actions")] {
+            let decide = async |act: &str, body: &Value| {
+                let call = world.gateway.post(&format!("{path}/invocations/{id}/{act}"), body);
+                let answer = call.bearer(owner).send().await;
+                (answer.status, answer.text())
+            };
+            for (act, misspelled, field) in [
+                ("approve", json!({"request_hash": "sha256:wrong", "params": edit}), "request_hash"),
+                ("approve", json!({"parameters": edit}), "parameters"),
+                ("deny", json!({"why": "no"}), "why"),
+            ] {
+                let (status, said) = decide(act, &misspelled).await;
+                assert!(status == 400 && said.contains(field), "{path} {act}: {status} {said}");
+            }
+            let (_, shown) = get(&world, owner, &format!("/v1/invocations/{id}")).await;
+            assert_eq!((&shown["invocation"]["status"], world.effects()), (&json!("pending"), 0));
+        }
+        // What older web clients send beside is for one call too.
+        let older = json!({"mode": "grant", "grant": {"scope": "session", "maxCalls": 5}});
+        let call =
+            world.gateway.post(&format!("/proliferate/{own}/actions/invocations/{id}/approve"), &older);
+        let answer = call.bearer(owner).send().await;
+        assert_eq!((answer.status, world.effects()), (200, 1), "{}", answer.text());
+    }
+}
+
 #[tokio::test]
 async fn edited_arguments_are_checked_recorded_and_executed() {
     for world in worlds().await {

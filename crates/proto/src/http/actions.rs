@@ -189,9 +189,9 @@ pub struct Invocation {
     pub created_at: DateTime<Utc>,
 }
 
-/// The approval of an invocation.
+/// The approval of an invocation. Strict, because with a misspelled field it would execute what its sender has not seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ApproveInvocation {
     /// Replaces the parameters of the invocation; the action is executed with these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,8 +203,9 @@ pub struct ApproveInvocation {
     pub request_hash: Option<String>,
 }
 
-/// The denial of an invocation.
+/// The denial of an invocation. Strict, because a misspelled reason would be lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct DenyInvocation {
     /// Why, for the agent and the ledger: at most 500 characters without control characters. Known secrets are removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -294,16 +294,18 @@ pub struct AutomationRunQuery {
 }
 
 /// A request to assign a run. Without a user the caller claims it; `null` leaves it to nobody.
+/// Strict, because with a misspelled user the caller would claim it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AssignRun {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<UserId>)]
     pub user_id: Option<Option<UserId>>,
 }
 
-/// A request to settle a run that did not succeed.
+/// A request to settle a run that did not succeed. Strict as [`AssignRun`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ResolveRun {
     pub outcome: Resolution,
     #[serde(default, skip_serializing_if = "Option::is_none")]

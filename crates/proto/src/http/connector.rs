@@ -174,6 +174,7 @@ pub struct ConnectorDiagnostics {
 
 /// The definitions that an admin has reviewed, by the hashes that the admin saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ReviewConnector {
     /// Hashes by the names of tools.
     pub tools: BTreeMap<String, String>,

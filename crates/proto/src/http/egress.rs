@@ -7,8 +7,10 @@ use utoipa::{IntoParams, ToSchema};
 use crate::{EgressKind, EgressMode, EgressOutcome, SessionId, iso};
 
 /// The egress rules of an organization; a PUT replaces all of them. Entries are `example.com`,
-/// `*.example.com`, `example.com:22` or `example.com:8000-8080`. A deny rule always wins.
+/// `*.example.com`, `example.com:22` or `example.com:8000-8080`. A deny rule always wins. Strict, because a misspelled list would
+/// be replaced with nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct EgressRules {
     pub mode: EgressMode,
     #[serde(default)]

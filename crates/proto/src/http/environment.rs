@@ -265,7 +265,7 @@ pub struct TestServicesReply {
 
 /// Ends a setup: saves its files for the sessions of its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FinishSetup {
     /// A new name for the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]

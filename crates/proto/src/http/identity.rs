@@ -65,6 +65,7 @@ pub struct AddMember {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SetRole {
     pub role: Role,
 }

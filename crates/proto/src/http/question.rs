@@ -28,6 +28,7 @@ pub struct QuestionEntry {
 
 /// The answer to a question: for each of its parts, the chosen labels or a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct AnswerQuestion {
     #[schema(min_items = 1)]
     pub answers: Vec<Vec<String>>,
