@@ -4,7 +4,6 @@ mod tls;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,8 +15,8 @@ use url::{Host, Url};
 
 use crate::error::{Capability, SandboxError};
 use crate::provider::{
-    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
-    SandboxInfo, SandboxState,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, LeftOut,
+    Provider, SandboxInfo, SandboxState,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use tls::Tls;
@@ -107,7 +106,7 @@ impl Provider for AttachProvider {
         Ok(EnsureOutcome { id: spec.id.clone(), recovered, made_files: false })
     }
 
-    async fn snapshot(&self, _: &SandboxId, _: &[PathBuf], _: CleanCopy) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(&self, _: &SandboxId, _: &LeftOut, _: CleanCopy) -> Result<SnapshotId, SandboxError> {
         Err(SandboxError::Unsupported(Capability::DurableSnapshot))
     }
 

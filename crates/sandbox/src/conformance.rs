@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::error::{Capability, SandboxError};
-use crate::provider::{ExpiryOwner, Provider, SandboxState};
+use crate::provider::{ExpiryOwner, LeftOut, Provider, SandboxState};
 use crate::spec::{SandboxId, SnapshotId, Spec};
 
 /// The provider under test.
@@ -126,7 +126,7 @@ async fn snapshots_can_be_started(subject: &Subject<'_>) -> Result<(), String> {
     let mut spec = (subject.echo)("conform-fork");
     let snapshot = match (
         provider.capabilities().durable_snapshot,
-        provider.snapshot(&id, &[], Arc::new(|_| Ok(()))).await,
+        provider.snapshot(&id, &LeftOut::default(), Arc::new(|_| Ok(()))).await,
     ) {
         (false, Err(SandboxError::Unsupported(Capability::DurableSnapshot))) => None,
         (true, Ok(snapshot)) => Some(snapshot),

@@ -20,8 +20,8 @@ mod tree;
 
 pub use error::{Capability, SandboxError};
 pub use provider::{
-    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
-    SandboxInfo, SandboxState,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, LeftOut,
+    Provider, SandboxInfo, SandboxState,
 };
 pub use spec::{Limits, SandboxId, SnapshotId, Spec};
 pub use tree::TreeError;

@@ -28,7 +28,6 @@ mod uids;
 mod watch;
 mod wire;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,8 +46,8 @@ use self::records::Directories;
 use self::uids::Uids;
 use crate::error::SandboxError;
 use crate::provider::{
-    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
-    SandboxInfo,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, LeftOut,
+    Provider, SandboxInfo,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use crate::tree;
@@ -176,10 +175,10 @@ impl Provider for LocalProvider {
     async fn snapshot(
         &self,
         id: &SandboxId,
-        without: &[PathBuf],
+        without: &LeftOut,
         clean: CleanCopy,
     ) -> Result<SnapshotId, SandboxError> {
-        let (inner, id, without) = (self.0.clone(), id.clone(), without.to_vec());
+        let (inner, id, without) = (self.0.clone(), id.clone(), without.clone());
         self.run_to_completion(async move {
             let _guard = inner.lock(&id).await;
             inner.snapshot(&id, without, clean).await

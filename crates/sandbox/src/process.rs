@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use crate::error::{Capability, SandboxError};
 use crate::local::{accept, identity};
 use crate::provider::{
-    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
-    SandboxInfo, SandboxState,
+    ByteStream, Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, LeftOut,
+    Provider, SandboxInfo, SandboxState,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use crate::tree;
@@ -188,7 +188,7 @@ impl Provider for ProcessProvider {
         }
     }
 
-    async fn snapshot(&self, _: &SandboxId, _: &[PathBuf], _: CleanCopy) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(&self, _: &SandboxId, _: &LeftOut, _: CleanCopy) -> Result<SnapshotId, SandboxError> {
         Err(SandboxError::Unsupported(Capability::DurableSnapshot))
     }
 

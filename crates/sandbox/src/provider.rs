@@ -21,6 +21,15 @@ pub struct InjectedConnection {
     pub stream: Box<dyn ByteStream>,
 }
 
+/// What a snapshot leaves out, by paths relative to the home.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Left out with everything below them.
+    pub directories: Vec<PathBuf>,
+    /// Left out only if they are regular files: a list that names a directory as a file must not lose what is in it.
+    pub files: Vec<PathBuf>,
+}
+
 /// The result of [`Provider::ensure`]: a running sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnsureOutcome {
@@ -92,13 +101,12 @@ pub trait Provider: Send + Sync {
     /// otherwise empty. A paused sandbox is resumed. A failed start leaves nothing behind.
     async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError>;
 
-    /// Copies the files under a new name that outlives the sandbox, excluding the given files and directories of the
-    /// home. The excluded files stay in the sandbox and are never written to the copy. The copy counts only when it was
-    /// cleaned, which happens while the sandbox goes on.
+    /// Copies the files under a new name that outlives the sandbox. What is left out stays in the sandbox and is never
+    /// written to the copy. The copy counts only when it was cleaned, which happens while the sandbox goes on.
     async fn snapshot(
         &self,
         id: &SandboxId,
-        without: &[PathBuf],
+        without: &LeftOut,
         clean: CleanCopy,
     ) -> Result<SnapshotId, SandboxError>;
 

@@ -1,5 +1,7 @@
 //! `/v1/secret-files`: files of the vault that sandboxes get, such as keys and certificates. Contents are never returned.
 
+use std::path::Path;
+
 use axum::Json;
 use axum::http::StatusCode;
 use gate::AdminChange;
@@ -34,6 +36,12 @@ pub(super) async fn set(
     Body(request): Body<SetSecretFile>,
 ) -> Result<(StatusCode, Json<SetSecretReply>), ApiError> {
     let (scope, path) = (scope(&request.owner)?, normalize_path(&request.path)?);
+    let repos = match scope {
+        Scope::Configuration(id) => app.store.configuration_repos(admin.org, id).await?,
+        Scope::Org | Scope::Repo(_) | Scope::Session(_) => Vec::new(),
+    };
+    let directories = env_files::repo_directories(repos.iter().map(|place| place.workspace_path.as_str()));
+    env_files::check_place(Path::new(&path), &directories).map_err(ApiError::bad_request)?;
     let event = admin_event(&app, &admin, &AdminChange::secrets("set", scope, [path.as_str()]));
     let vault = app.vault.recorded(event);
     let pairs = [(path, request.content.into())];

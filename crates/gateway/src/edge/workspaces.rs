@@ -1,5 +1,7 @@
 //! `/v1/repos` and `/v1/configurations`: the repositories and configurations that sessions work on.
 
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{
@@ -86,7 +88,7 @@ pub(super) async fn change_repo(
     Body(request): Body<ChangeRepo>,
 ) -> Result<Json<RepoEntry>, ApiError> {
     let commands = request.service_commands.as_deref().map(service_commands).transpose()?;
-    let files = request.env_files.as_deref().map(env_file_specs).transpose()?;
+    let files = request.env_files.as_deref().map(|files| env_file_specs(files, &[])).transpose()?;
     let store = administer(&app, &admin, Subject::Repository, "change", format!("repository {id}"));
     store.update_repo(admin.org, id, commands, files, app.clock.now()).await?;
     let repo = app.store.repo(admin.org, id).await?;
@@ -100,7 +102,7 @@ fn service_commands(commands: &[AutoStartCommand]) -> Result<Value, ApiError> {
 }
 
 /// The environment files in the form in which they are stored.
-fn env_file_specs(files: &[EnvFileSpec]) -> Result<Value, ApiError> {
+fn env_file_specs(files: &[EnvFileSpec], repos: &[PathBuf]) -> Result<Value, ApiError> {
     for (index, file) in files.iter().enumerate() {
         if file.format != "dotenv" || !matches!(file.mode.as_str(), "secret" | "plain") {
             return Err(ApiError::bad_request(format!(
@@ -111,7 +113,7 @@ fn env_file_specs(files: &[EnvFileSpec]) -> Result<Value, ApiError> {
     let files = json!(files);
     let parsed = Vec::<EnvFile>::deserialize(&files)
         .map_err(|_| ApiError::bad_request("envFiles is not a list of environment files"))?;
-    env_files::check("envFiles", &parsed).map_err(ApiError::bad_request)?;
+    env_files::check("envFiles", &parsed, repos).map_err(ApiError::bad_request)?;
     Ok(files)
 }
 
@@ -196,6 +198,21 @@ pub(super) async fn change_configuration(
     if let Some(name) = &request.name {
         check_name(name)?;
     }
+    let repos = request.repos.map(placements).transpose()?;
+    let env_files = match (&request.env_files, &repos) {
+        (None, _) => None,
+        (Some(files), Some(repos)) => {
+            let directories =
+                env_files::repo_directories(repos.iter().map(|place| place.workspace_path.as_str()));
+            Some(env_file_specs(files, &directories)?)
+        }
+        (Some(files), None) => {
+            let repos = app.store.configuration_repos(user.org, id).await?;
+            let directories =
+                env_files::repo_directories(repos.iter().map(|place| place.workspace_path.as_str()));
+            Some(env_file_specs(files, &directories)?)
+        }
+    };
     let change = ConfigurationChange {
         name: request.name,
         // The empty text removes it.
@@ -203,9 +220,9 @@ pub(super) async fn change_configuration(
             Some(prompt) => Some(system_prompt(Some(prompt))?.unwrap_or_default()),
             None => None,
         },
-        repos: request.repos.map(placements).transpose()?,
+        repos,
         service_commands: request.service_commands.as_deref().map(service_commands).transpose()?,
-        env_files: request.env_files.as_deref().map(env_file_specs).transpose()?,
+        env_files,
         by: Some(user.id.to_string()),
         ..ConfigurationChange::default()
     };

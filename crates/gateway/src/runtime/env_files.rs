@@ -1,6 +1,7 @@
 //! The specification of environment files: which files a project reads, and the names of the variables in each. People
 //! and setup agents edit it, so everything is checked where it is entered.
 
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use sandboxd::protocol::EnvFile;
@@ -42,15 +43,42 @@ fn workspace_directory(path: &str) -> Option<PathBuf> {
     parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
 }
 
-/// Checks a list that somebody wants to store in this field. Every violation names its field and limit.
-pub(crate) fn check(field: &str, files: &[EnvFile]) -> Result<(), String> {
+/// The directories of repositories with these places in the workspace.
+pub(crate) fn repo_directories<'a>(places: impl IntoIterator<Item = &'a str>) -> Vec<PathBuf> {
+    places.into_iter().filter_map(workspace_directory).collect()
+}
+
+/// Checks that a file with secrets may be at this path of a workspace, which has repositories in these directories. Each
+/// sandbox writes it anew, keeps it out of commits, and no snapshot has it: so it must not be one of Git's files or of
+/// ours, or a directory.
+pub(crate) fn check_place(path: &Path, repos: &[PathBuf]) -> Result<(), String> {
+    let shown = path.display();
+    let is_reserved =
+        |part: &OsStr| [".git", ".proliferate"].iter().any(|own| part.eq_ignore_ascii_case(own));
+    if path.iter().any(is_reserved) {
+        return Err(format!(
+            "{shown} is in a directory .git or .proliferate, which belong to Git and the gateway"
+        ));
+    }
+    if path.to_string_lossy().contains(['*', '?', '[']) {
+        return Err(format!("{shown} contains *, ? or [, and Git would take it for other files too"));
+    }
+    if repos.iter().any(|repo| repo.starts_with(path)) {
+        return Err(format!("{shown} is the directory of a repository, or one above it: name a file"));
+    }
+    Ok(())
+}
+
+/// Checks a list that somebody wants to store in this field, for workspaces with repositories in these directories. Every
+/// violation names its field and limit.
+pub(crate) fn check(field: &str, files: &[EnvFile], repos: &[PathBuf]) -> Result<(), String> {
     if files.len() > MAX_FILES {
         return Err(format!("{field} has at most {MAX_FILES} entries"));
     }
     let problems: Vec<String> = files
         .iter()
         .enumerate()
-        .flat_map(|(index, file)| problems(&format!("{field}[{index}]"), file))
+        .flat_map(|(index, file)| problems(&format!("{field}[{index}]"), file, repos))
         .collect();
     let mut places: Vec<_> = files.iter().filter_map(place).collect();
     places.sort();
@@ -65,9 +93,12 @@ pub(crate) fn check(field: &str, files: &[EnvFile]) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
-fn problems(at: &str, file: &EnvFile) -> Vec<String> {
-    let at = |field: &str, rule: &str| format!("{at}.{field} must be {rule}");
+fn problems(entry: &str, file: &EnvFile, repos: &[PathBuf]) -> Vec<String> {
+    let at = |field: &str, rule: &str| format!("{entry}.{field} must be {rule}");
     let mut found = Vec::new();
+    if let Some(Err(reason)) = place(file).map(|path| check_place(&path, repos)) {
+        found.push(format!("{entry}.path: {reason}"));
+    }
     if workspace_directory(&file.workspace_path).is_none() {
         found.push(at("workspacePath", "a path inside the workspace, of at most 500 characters"));
     }
@@ -106,7 +137,7 @@ mod tests {
 
     #[test]
     fn each_violation_names_its_field() {
-        assert_eq!(check("envFiles", &files(".", "app/.env", "A")), Ok(()));
+        assert_eq!(check("envFiles", &files(".", "app/.env", "A"), &[]), Ok(()));
         for (workspace_path, path, key, field) in [
             ("..", ".env", "A", "envFiles[0].workspacePath"),
             ("/etc", ".env", "A", "envFiles[0].workspacePath"),
@@ -121,15 +152,41 @@ mod tests {
             (".", ".env", "2A", "envFiles[0].keys[0].key"),
             (".", ".env", "A B", "envFiles[0].keys[0].key"),
         ] {
-            let said = check("envFiles", &files(workspace_path, path, key)).unwrap_err();
+            let said = check("envFiles", &files(workspace_path, path, key), &[]).unwrap_err();
             assert!(said.starts_with(field), "{said}");
         }
         let twice = [files(".", "app/.env", "A"), files("app", "./.env", "B")].concat();
-        assert!(check("envFiles", &twice).unwrap_err().contains("twice"));
+        assert!(check("envFiles", &twice, &[]).unwrap_err().contains("twice"));
         let nested = [files(".", "app", "A"), files(".", "app.env", "C"), files("app", ".env", "B")].concat();
-        assert_eq!(check("files", &nested).unwrap_err(), "files names app as a file, and app/.env in it");
+        assert_eq!(
+            check("files", &nested, &[]).unwrap_err(),
+            "files names app as a file, and app/.env in it"
+        );
         let many = vec![files(".", ".env", "A").remove(0); 11];
-        assert!(check("envFiles", &many).unwrap_err().contains("at most 10"));
+        assert!(check("envFiles", &many, &[]).unwrap_err().contains("at most 10"));
+    }
+
+    #[test]
+    fn a_file_with_secrets_is_no_directory_of_a_repository_and_none_of_gits_or_ours() {
+        let repos = ["app", "services/api"].map(PathBuf::from);
+        let check = |path: &str| check("envFiles", &files(".", path, "A"), &repos);
+        for fine in [".env", "app/.env", "services/.env", "application", "app/.github/x", "app/.gitignore"] {
+            assert_eq!(check(fine), Ok(()), "{fine}");
+        }
+        for (wrong, part) in [
+            ("app", "app is the directory of a repository"),
+            ("./services", "services is the directory of a repository, or one above it"),
+            ("services/api", "the directory of a repository"),
+            ("app/.git", "in a directory .git"),
+            ("app/.git/hooks/pre-commit", "in a directory .git"),
+            (".GIT/config", "in a directory .git"),
+            (".proliferate/actions-guide.md", "or .proliferate"),
+            ("*", "contains *"),
+            ("app/[ab].env", "contains *"),
+        ] {
+            let said = check(wrong).unwrap_err();
+            assert!(said.starts_with("envFiles[0].path: ") && said.contains(part), "{wrong}: {said}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gate::{Permit, ToolScope};
 use proto::socket::SnapshotTarget;
-use sandbox::{CleanCopy, SandboxError, SandboxId, SnapshotId};
+use sandbox::{CleanCopy, LeftOut, SandboxError, SandboxId, SnapshotId};
 use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
 use super::Runtime;
@@ -57,7 +57,7 @@ pub(crate) async fn keep_files(
     if record.org_id != permit.org() {
         return Err(SnapshotError::Refused("the call was permitted for another organization".to_owned()));
     }
-    let without = excluded_paths(runtime, record, target).await?;
+    let without = left_out(runtime, record, target).await?;
     let clean = mask_history(runtime, record).await?;
     let id = runtime.sandboxes.provider.snapshot(sandbox, &without, clean).await?;
     let sandbox_provider = runtime.sandboxes.engine().to_owned();
@@ -77,29 +77,29 @@ pub(crate) async fn keep_files(
     Ok(id)
 }
 
-/// The paths that are not copied: the gateway's own directory, which contains the credential of this sandbox and is written
-/// again for every other sandbox, and every path that ever had an environment file or a secret file. They are excluded
+/// What is not copied: the gateway's own directory, which contains the credential of this sandbox and is written again for
+/// every other sandbox, and the file at every path that ever had an environment file or a secret file. They are excluded
 /// instead of being removed during the copy: programs inside may need them, could write them again before the copy
 /// ends, and a crash in between would lose them.
 ///
 /// A configuration's snapshot starts sessions of other people, so it has neither the conversation of the session that made
 /// it nor its evidence.
-async fn excluded_paths(
+async fn left_out(
     runtime: &Runtime,
     record: &SessionRecord,
     target: SnapshotTarget,
-) -> Result<Vec<PathBuf>, SnapshotError> {
+) -> Result<LeftOut, SnapshotError> {
     let paths = secret_paths(runtime, record).await.map_err(|error| match error {
         EnvironmentError::Store(error) => SnapshotError::Store(error),
         other => SnapshotError::Secrets(other.to_string()),
     })?;
-    let mut excluded = vec![PathBuf::from(OWN_DIRECTORY)];
-    excluded.extend(paths.into_iter().map(|path| Path::new(WORKSPACE_DIR).join(path)));
+    let files = paths.into_iter().map(|path| Path::new(WORKSPACE_DIR).join(path)).collect();
+    let mut directories = vec![PathBuf::from(OWN_DIRECTORY)];
     if target == SnapshotTarget::Configuration {
-        excluded.push(Path::new(WORKSPACE_DIR).join(EVIDENCE_DIR));
-        excluded.extend(runtime.settings.agent_type.history_directory().map(PathBuf::from));
+        directories.push(Path::new(WORKSPACE_DIR).join(EVIDENCE_DIR));
+        directories.extend(runtime.settings.agent_type.history_directory().map(PathBuf::from));
     }
-    Ok(excluded)
+    Ok(LeftOut { directories, files })
 }
 
 /// Overwrites the known secrets in the copied history of the agent, which has whatever its tools printed. The agent needs

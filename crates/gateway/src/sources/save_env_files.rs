@@ -13,7 +13,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use store::{Effect, JsonText, Store};
 
-use super::platform::{Implementation, PlatformTool, ToolHost};
+use super::platform::{Implementation, PlatformTool, ToolHost, store_failure};
 use super::save_service_commands::configuration_effect;
 use crate::runtime::env_files;
 
@@ -85,11 +85,15 @@ impl Within for SaveEnvFiles {
             let invalid =
                 |_| Failure::Invalid("Invalid arguments: files are not of the expected form".to_owned());
             let files = Vec::<EnvFile>::deserialize(&call.target.parameters["files"]).map_err(invalid)?;
-            // A list that sandboxes refuse would break every session of the configuration.
-            env_files::check("files", &files)
-                .map_err(|problems| Failure::Invalid(format!("Invalid arguments: {problems}")))?;
             let value = JsonText::of(&files);
             let change = configuration_effect(&self.store, call, &TOOL, (value, self.clock.now())).await?;
+            let placed = self.store.configuration_repos(change.org, change.configuration).await;
+            let placed = placed.map_err(|error| store_failure(&error))?;
+            let directories =
+                env_files::repo_directories(placed.iter().map(|placed| placed.workspace_path.as_str()));
+            // A list that sandboxes refuse would break every session of the configuration.
+            env_files::check("files", &files, &directories)
+                .map_err(|problems| Failure::Invalid(format!("Invalid arguments: {problems}")))?;
             Ok((summary(change.configuration, &files), Effect::SaveEnvFiles(change)))
         }
         .boxed()

@@ -250,6 +250,11 @@ async fn environment_files_that_no_sandbox_could_write_are_not_saved() {
             (json!([file(".", ".")]), "files[0].path must be a file inside the workspace"),
             (json!([file(".", ".env"), file(".", "./")]), "files[1].path must be a file"),
             (json!([file("app", "config/")]), "files[0].path must be a file"),
+            (
+                json!([file("app", ".git/hooks/pre-commit")]),
+                "app/.git/hooks/pre-commit is in a directory .git",
+            ),
+            (json!([file(".", "*")]), "files[0].path: * contains *"),
             (json!([file("app", ".env"), file(".", "app//.env")]), "files names the same file twice"),
             (json!([file(".", "app"), file("app", ".env")]), "files names app as a file, and app/.env in it"),
         ] {

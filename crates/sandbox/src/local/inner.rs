@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::uids::Uids;
 use super::watch::{Watch, WatchedSandbox, watch};
 use super::{blocking, leaked_processes};
 use crate::error::{Capability, SandboxError};
-use crate::provider::{CleanCopy, SandboxState};
+use crate::provider::{CleanCopy, LeftOut, SandboxState};
 use crate::spec::{SandboxId, SnapshotId};
 use crate::tree::{self, Copy};
 
@@ -199,7 +199,7 @@ impl Inner {
     pub(super) async fn snapshot(
         &self,
         id: &SandboxId,
-        without: Vec<PathBuf>,
+        without: LeftOut,
         clean: CleanCopy,
     ) -> Result<SnapshotId, SandboxError> {
         let directory = self.directories.sandbox(id);
@@ -248,7 +248,7 @@ fn copy_home(
     directory: &Directory,
     to: &Path,
     record: &Record,
-    without: Vec<PathBuf>,
+    without: LeftOut,
 ) -> Result<(), SandboxError> {
     std::fs::create_dir(to).map_err(SandboxError::host("create the snapshot's directory"))?;
     let copy = Copy::new(None, record.limits.disk_bytes.saturating_mul(2));

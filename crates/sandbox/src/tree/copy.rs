@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec,
 use super::links::Links;
 use super::permissions::{OpenDirectory, open_regular};
 use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, none_if_gone, open_directory, open_top, stat_entry};
+use crate::provider::LeftOut;
 
 /// The owner of the copy; `None` leaves it to the current user.
 pub(crate) type Owner = Option<u32>;
@@ -23,20 +24,25 @@ pub(crate) struct Copy {
     left: u64,
     most: u64,
     entries: u64,
-    /// Paths that are not copied, relative to the top.
-    without: Vec<PathBuf>,
+    without: LeftOut,
     /// The current path, relative to the top.
     at: PathBuf,
 }
 
 impl Copy {
     pub(crate) fn new(owner: Owner, most: u64) -> Self {
-        Self { owner, left: most, most, entries: 0, without: Vec::new(), at: PathBuf::new() }
+        Self { owner, left: most, most, entries: 0, without: LeftOut::default(), at: PathBuf::new() }
     }
 
-    /// Excludes these paths. A symlink to one of them is still copied as a symlink, which then dangles.
-    pub(crate) fn without(self, without: Vec<PathBuf>) -> Self {
+    /// Leaves this out. A symlink to a part of it is still copied as a symlink, which then dangles.
+    pub(crate) fn without(self, without: LeftOut) -> Self {
         Self { without, ..self }
+    }
+
+    /// Whether the entry at the current path is copied.
+    fn is_wanted(&self, stat: &Stat) -> bool {
+        let is_named_file = || kind(stat) == FileType::RegularFile && self.without.files.contains(&self.at);
+        !self.without.directories.contains(&self.at) && !is_named_file()
     }
 
     /// Copies the content of `from` into `to`, an empty directory that nobody else can reach.
@@ -62,8 +68,8 @@ impl Copy {
                 return Err(TreeError::TooMany);
             }
             self.at.push(OsStr::from_bytes(name.to_bytes()));
-            let wanted = !self.without.contains(&self.at);
-            if let Some(stat) = none_if_gone(stat_entry(from.handle(), name))?.filter(|_| wanted) {
+            let stat = none_if_gone(stat_entry(from.handle(), name))?;
+            if let Some(stat) = stat.filter(|stat| self.is_wanted(stat)) {
                 match kind(&stat) {
                     FileType::Directory => {
                         self.subdirectory(from.handle(), to, links, (name, &stat), depth)?

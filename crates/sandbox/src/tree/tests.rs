@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::permissions::grant_permissions;
 use super::*;
+use crate::provider::LeftOut;
 
 fn copy(from: &Path, to: &Path, most: u64) -> Result<(), TreeError> {
     fs::create_dir(to).unwrap();
@@ -63,7 +64,7 @@ fn hard_links_are_preserved_and_counted_once() {
     as_unprivileged_user(dir.path(), || {
         for (from, to) in [(&from, &to), (&to, &again)] {
             fs::create_dir(to).unwrap();
-            let without = vec![std::path::PathBuf::from("left-out")];
+            let without = LeftOut { files: vec!["left-out".into()], ..LeftOut::default() };
             Copy::new(None, 2 << 20).without(without).run(from, to).unwrap();
             assert!(measure(to, 2 << 20).unwrap().bytes >= 1 << 20);
         }
@@ -200,17 +201,23 @@ fn excluded_paths_are_not_copied_and_stay_in_the_source() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir_all(from.join("a/ours")).unwrap();
-    for file in ["a/.env", "a/ours/key", "a/.env.example", "ours", "b"] {
+    fs::create_dir_all(from.join("work/inner")).unwrap();
+    for file in ["a/.env", "a/ours/key", "a/.env.example", "ours", "b", "work/inner/file"] {
         fs::write(from.join(file), "x").unwrap();
     }
     // A symlink to an excluded file dangles in the copy.
     symlink("a/.env", from.join("link")).unwrap();
+    symlink("b", from.join("other-link")).unwrap();
     fs::create_dir(&to).unwrap();
-    let without = ["a/.env", "a/ours", "nowhere", "b/c"].map(std::path::PathBuf::from);
-    Copy::new(None, 1 << 20).without(without.to_vec()).run(&from, &to).unwrap();
+    let without = LeftOut {
+        directories: ["a/ours", "nowhere"].map(Into::into).to_vec(),
+        files: ["a/.env", "work", "other-link", "b/c"].map(Into::into).to_vec(),
+    };
+    Copy::new(None, 1 << 20).without(without).run(&from, &to).unwrap();
     let there = |name: &str| fs::read(to.join(name)).is_ok();
     assert_eq!(["a/.env", "a/ours/key", "link"].map(there), [false; 3]);
-    assert_eq!(["a/.env.example", "ours", "b"].map(there), [true; 3]);
+    // A directory or a symlink that is named as a file has no secret, but possibly all the work.
+    assert_eq!(["a/.env.example", "ours", "b", "work/inner/file", "other-link"].map(there), [true; 5]);
     assert!(fs::read(from.join("link")).is_ok() && fs::read(from.join("a/ours/key")).is_ok());
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox::local::LocalConfig;
-use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
+use sandbox::{LeftOut, Provider as _, SandboxError, SandboxState, Spec};
 
 use super::support::{HELPER, TestBed, spec};
 
@@ -213,7 +213,7 @@ async fn on_a_small_disk() {
     fs::remove_file(filler).unwrap();
     let sandbox = bed.start("full").await;
     fs::write(bed.directory.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
-    let error = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap_err();
+    let error = bed.provider.snapshot(&sandbox, &LeftOut::default(), Arc::new(|_| Ok(()))).await.unwrap_err();
     assert!(matches!(error, SandboxError::DiskFull), "{error}");
     bed.provider.terminate(&sandbox).await.unwrap();
     assert_nothing_leaked(&bed, &range, &before, "a snapshot on a full disk").await;
@@ -329,7 +329,7 @@ async fn complete_life_cycle_leaks_nothing() {
         let sandbox = bed.start_with("life", |spec| spec.injected.extend([3128])).await;
         bed.run(&sandbox, "mkdir -p a/b; ln -s / a/b/root; chmod 0 a; (setsid sleep 100 >/dev/null 2>&1 &)")
             .await;
-        let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await;
+        let snapshot = bed.provider.snapshot(&sandbox, &LeftOut::default(), Arc::new(|_| Ok(()))).await;
         // An unprivileged user cannot copy a directory without permissions, which is an error or omitted.
         bed.provider.terminate(&sandbox).await.unwrap();
         if let Ok(snapshot) = snapshot {

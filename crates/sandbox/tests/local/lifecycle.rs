@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use sandbox::local::{LocalConfig, LocalProvider};
-use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
+use sandbox::{LeftOut, Provider as _, SandboxError, SandboxState, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::leaks::script;
@@ -255,7 +255,7 @@ async fn snapshot_outlives_its_sandbox_and_starts_others() {
         "echo first > file; ln -s /etc/shadow link; mkdir -p a/b; echo x > a/b/c; chmod 755 a/b/c",
     )
     .await;
-    let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &LeftOut::default(), Arc::new(|_| Ok(()))).await.unwrap();
     bed.run(&sandbox, "echo second > file").await;
     bed.provider.terminate(&sandbox).await.unwrap();
     for name in ["fork-1", "fork-2"] {
@@ -276,13 +276,15 @@ async fn a_copy_is_cleaned_before_it_is_a_snapshot() {
     let bed = TestBed::new();
     let sandbox = bed.start("origin").await;
     bed.run(&sandbox, "echo secret > file").await;
-    let failing = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Err(std::io::Error::other("no space"))));
+    let nothing = LeftOut::default();
+    let failing =
+        bed.provider.snapshot(&sandbox, &nothing, Arc::new(|_| Err(std::io::Error::other("no space"))));
     let refused = failing.await.unwrap_err().to_string();
     assert!(refused.contains("clean the snapshot"), "{refused}");
     let left = std::fs::read_dir(bed.directory.path().join("data/snapshots")).unwrap().count();
     assert_eq!(left, 0, "a copy that was not cleaned is left");
     let clean = Arc::new(|copy: &Path| std::fs::write(copy.join("workspace/file"), "clean\n"));
-    let snapshot = bed.provider.snapshot(&sandbox, &[], clean).await.unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &LeftOut::default(), clean).await.unwrap();
     assert_eq!(bed.run(&sandbox, "cat file").await, "secret\n");
     let fork = bed.start_with("fork", |spec| spec.snapshot = Some(snapshot)).await;
     assert_eq!(bed.run(&fork, "cat file").await, "clean\n");
@@ -316,7 +318,7 @@ async fn dead_sandbox_without_its_control_group_can_be_copied() {
     record["group"]["Freezer"] =
         serde_json::json!({"directory": bed.directory.path().join("gone"), "unified": false});
     std::fs::write(&path, record.to_string()).unwrap();
-    let snapshot = bed.provider.snapshot(&sandbox, &[], Arc::new(|_| Ok(()))).await.unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &LeftOut::default(), Arc::new(|_| Ok(()))).await.unwrap();
     let fork = bed.start_with("after", |spec| spec.snapshot = Some(snapshot.clone())).await;
     assert_eq!(bed.run(&fork, "cat file; stat -c %h file other").await, "kept\n2\n2\n");
 }
@@ -327,7 +329,7 @@ async fn interrupted_restore_starts_again_from_the_snapshot() {
     let bed = TestBed::new();
     let first = bed.start("first").await;
     bed.run(&first, "echo kept > file").await;
-    let snapshot = bed.provider.snapshot(&first, &[], Arc::new(|_| Ok(()))).await.unwrap();
+    let snapshot = bed.provider.snapshot(&first, &LeftOut::default(), Arc::new(|_| Ok(()))).await.unwrap();
     bed.provider.terminate(&first).await.unwrap();
     let second = bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
     bed.provider.halt(&second).await.unwrap();

@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use channel::Key;
 use clock::{Clock, Rng};
 use egress::{AddressPolicy, Config, Limits, Mode, Rules, SystemResolver};
-use sandbox::{Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, Isolation, Provider, SandboxInfo};
+use sandbox::{
+    Capabilities, CleanCopy, EnsureOutcome, ExpiryOwner, Isolation, LeftOut, Provider, SandboxInfo,
+};
 use sandboxd::protocol::{Exec, ExitReason};
 use sandboxd::server::Worker;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -115,12 +117,7 @@ impl Provider for FakeProvider {
         Ok(self.ensured.clone())
     }
 
-    async fn snapshot(
-        &self,
-        id: &SandboxId,
-        _: &[PathBuf],
-        _: CleanCopy,
-    ) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(&self, id: &SandboxId, _: &LeftOut, _: CleanCopy) -> Result<SnapshotId, SandboxError> {
         Err(SandboxError::NotFound(id.clone()))
     }
 
