@@ -20,7 +20,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use serde_json::{Map, Value};
 
 pub use credential::credential_parts;
-use decode::{decode_json, decode_percent, join_lines};
+use decode::{decode_json, decode_percent, join_hex, join_lines};
 use keys::is_exempt;
 pub use keys::is_sensitive_key;
 
@@ -162,6 +162,14 @@ impl Redactor {
     }
 
     fn find_literal(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let mut found = self.find_spelled(text);
+        if let Some(joined) = join_hex(text) {
+            found.extend(joined.sources(&self.find_spelled(&joined.bytes)));
+        }
+        found
+    }
+
+    fn find_spelled(&self, text: &[u8]) -> Vec<Range<usize>> {
         self.secrets.iter().flat_map(|secrets| secrets.find_iter(text)).map(|found| found.range()).collect()
     }
 
@@ -285,6 +293,26 @@ mod tests {
         check(&format!("0x{}", hex::encode(SECRET)), "0x[REDACTED]");
         check(&hex::encode_upper("hunter2"), "[REDACTED]");
         check("MIIEvQIBADANBgkqhkiG9w0B", "[REDACTED]");
+    }
+
+    /// As `od -An -tx1`, `xxd` and fingerprints print bytes.
+    #[test]
+    fn secrets_are_redacted_in_hexadecimal_with_separators() {
+        let pairs = |between: &str| {
+            hex::encode("hunter2")
+                .as_bytes()
+                .chunks(2)
+                .map(|c| str::from_utf8(c).unwrap().to_owned())
+                .collect::<Vec<_>>()
+                .join(between)
+        };
+        for between in [" ", ":", "  ", "\n ", "-", ", "] {
+            check(&format!(" 0a {} 0b\n", pairs(between)), " 0a [REDACTED] 0b\n");
+        }
+        check(&pairs(":").to_uppercase(), "[REDACTED]");
+        check("6875 6e74 6572 32", "[REDACTED]");
+        check(&json!(format!("{}\n", pairs("\n "))).to_string(), "\"[REDACTED]\\n\"");
+        check("68 75 6e 74 65 72 33 beef 12:30", "68 75 6e 74 65 72 33 beef 12:30");
     }
 
     #[test]

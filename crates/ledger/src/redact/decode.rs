@@ -56,6 +56,31 @@ pub(super) fn join_lines(text: &[u8]) -> Option<Decoded> {
     decode(text, is_line_break, |_| Some((1, Unit::Nothing)))
 }
 
+/// The hexadecimal digits of bytes that are printed in groups of one or two, without what is between the groups. `None`
+/// if a text has no such groups in a row.
+pub(super) fn join_hex(text: &[u8]) -> Option<Decoded> {
+    let mut joined = Decoded { bytes: Vec::new(), parts: Vec::new() };
+    let (mut at, mut row_end) = (0, 0);
+    while at < text.len() {
+        let length = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        let group = &text[at..at + length];
+        if matches!(length, 2 | 4) && group.iter().all(u8::is_ascii_hexdigit) {
+            // Anything else between two groups ends a row, and what is in different rows does not belong together.
+            if !text[row_end..at].iter().all(|byte| is_group_separator(*byte)) {
+                joined.push(b" ", row_end..at);
+            }
+            joined.push(group, at..at + length);
+            row_end = at + length;
+        }
+        at += length.max(1);
+    }
+    (joined.parts.len() > 1).then_some(joined)
+}
+
+const fn is_group_separator(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || matches!(byte, b':' | b'-' | b',')
+}
+
 /// Decodes percent-encoding, in which libraries differ in the characters that they encode, and removes encoded line breaks.
 pub(super) fn decode_percent(text: &[u8]) -> Option<Decoded> {
     decode(text, |byte| byte == b'%', |escape| Some((3, Unit::from(byte_of(escape.get(1..3)?)?))))
