@@ -121,6 +121,7 @@ impl Gateway {
             Storage::open(&config, &clock, &rng).await?;
         data_dir.announce(&url_of(address));
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
+        let vault = vault.hiding(config.provider_keys())?;
         vault.check_keys().await?;
         let sandboxes = Sandboxes::open(&config, insecure, &rng)?;
         let pool = Pool::of(&config.sandboxes);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use gate::GateSettings;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 pub(crate) use prices::{Price, TOKENS_PER_PRICE, whole};
@@ -205,6 +205,13 @@ impl Config {
         self.openai_base_url.clone().or_else(|| self.openai_api_key.as_ref().and_then(|_| own()))
     }
 
+    /// The keys of the model providers, without the words that endpoints without keys are configured with (`ollama`):
+    /// ordinary texts have those too.
+    pub fn provider_keys(&self) -> impl Iterator<Item = &SecretString> {
+        let keys = [&self.anthropic_api_key, &self.openai_api_key].into_iter().flatten();
+        keys.filter(|key| is_secret_key(key.expose_secret()))
+    }
+
     /// Whether a model provider is configured. Otherwise the scripted model answers.
     pub fn has_provider(&self) -> bool {
         self.anthropic_api_key.is_some() || self.chat_url().is_some()
@@ -249,6 +256,11 @@ pub fn find_program(search_path: &[PathBuf], name: &str) -> Option<PathBuf> {
         file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
     search_path.iter().map(|directory| directory.join(name)).find(executable)
+}
+
+/// Whether a provider's key is random enough to be looked for.
+fn is_secret_key(key: &str) -> bool {
+    key.len() >= 24 || key.len() >= 8 && key.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod backend;
 mod chat;
+mod hidden_keys;
 mod messages;
 mod meter;
 mod model_list;
@@ -23,6 +24,7 @@ use proto::http::AgentConfig;
 
 use crate::config::{Config, Price, Prices};
 use backend::{Backend, ForwardedRequest, Upstream};
+use hidden_keys::HiddenKeys;
 use model_list::ModelList;
 
 pub(crate) use meter::Meter;
@@ -64,6 +66,8 @@ pub enum LlmError {
     BadScript { path: PathBuf, source: ScriptError },
     #[error("cannot make an HTTP client for the model provider: {0}")]
     Client(reqwest::Error),
+    #[error("the key of a model provider cannot be looked for: {0}")]
+    Key(#[from] ledger::RedactorError),
 }
 
 /// A model without a price, so that nobody can say what it would take from a budget.
@@ -76,12 +80,13 @@ pub struct NoPrice(String);
 impl Llm {
     /// Opens the configured providers, or the scripted model if there is none.
     pub fn open(config: &Config, clock: &Clock) -> Result<Self, LlmError> {
+        let hidden = HiddenKeys::new(config.provider_keys())?;
+        let open = |protocol, base, key| Upstream::open(protocol, base, key, hidden.clone());
         let messages = config
             .anthropic_api_key
             .clone()
-            .map(|key| Upstream::open(Protocol::Messages, config.anthropic_base_url.clone(), Some(key)));
-        let chat =
-            config.chat_url().map(|base| Upstream::open(Protocol::Chat, base, config.openai_api_key.clone()));
+            .map(|key| open(Protocol::Messages, config.anthropic_base_url.clone(), Some(key)));
+        let chat = config.chat_url().map(|base| open(Protocol::Chat, base, config.openai_api_key.clone()));
         let (messages, chat) = (messages.transpose()?, chat.transpose()?);
         let default_model = config.default_model.clone();
         if messages.is_none() && chat.is_none() {

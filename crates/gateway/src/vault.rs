@@ -17,6 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
 use gate::Permit;
+use ledger::{Redactor, RedactorError};
 use parking_lot::RwLock;
 use proto::http::SecretPurpose;
 use proto::{InvocationId, OrgId, SecretId, SessionId, UserId};
@@ -41,6 +42,8 @@ pub struct Vault {
     keys: Arc<RwLock<Vec<VaultKey>>>,
     file: Option<PathBuf>,
     known: Arc<KnownSecrets>,
+    /// Looks for the gateway's own keys, which no organization has.
+    own_keys: Redactor,
 }
 
 /// The secrets that a sandbox may get. There is no variant for platform secrets.
@@ -94,6 +97,8 @@ pub enum VaultError {
     )]
     Rotation { org: OrgId, name: String, source: Box<VaultError> },
     #[error(transparent)]
+    Redactor(#[from] RedactorError),
+    #[error(transparent)]
     Keyring(#[from] KeyringError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -103,7 +108,15 @@ impl Vault {
     pub fn new(store: Store, keyring: &Keyring, clock: Clock, rng: Rng) -> Result<Self, VaultError> {
         let keys = std::iter::once(&keyring.vault).chain(&keyring.old_vault).map(VaultKey::new);
         let keys = Arc::new(RwLock::new(keys.collect::<Result<_, _>>()?));
-        Ok(Self { store, clock, rng, keys, file: keyring.file.clone(), known: Arc::default() })
+        Ok(Self {
+            store,
+            clock,
+            rng,
+            keys,
+            file: keyring.file.clone(),
+            known: Arc::default(),
+            own_keys: Redactor::default(),
+        })
     }
 
     /// Fails if the database has values encrypted with a key that is missing here. Without this check, the gateway
@@ -115,6 +128,15 @@ impl Vault {
             self.reload()?;
         }
         sealing.iter().find(is_unknown).map_or(Ok(()), |id| Err(VaultError::LostKey(id.clone())))
+    }
+
+    /// The same vault, whose redactors also remove these keys of the gateway.
+    pub(crate) fn hiding<'a>(
+        self,
+        keys: impl IntoIterator<Item = &'a SecretString>,
+    ) -> Result<Self, VaultError> {
+        let own_keys = Redactor::new(keys.into_iter().map(SecretString::expose_secret))?;
+        Ok(Self { own_keys, ..self })
     }
 
     /// The same vault, whose writes are recorded with this event.

@@ -163,3 +163,18 @@ fn a_key_alone_means_openais_own_endpoint() {
     assert!(load(&local, &[]).unwrap().has_provider() && !load(&[], &[]).unwrap().has_provider());
     assert!(load(&[("DEFAULT_MODEL", "two words")], &[]).is_err());
 }
+
+/// Otherwise every text that names the endpoint would be redacted.
+#[test]
+fn a_placeholder_for_a_providers_key_is_not_looked_for() {
+    let keys = |key: &str| {
+        let config = load(&[("OPENAI_API_KEY", key)], &[]).unwrap();
+        config.provider_keys().map(|key| key.expose_secret().to_owned()).collect::<Vec<_>>()
+    };
+    for placeholder in ["ollama", "not-needed", "sk-no-key-required", "1234"] {
+        assert_eq!(keys(placeholder), [""; 0], "{placeholder}");
+    }
+    for key in ["sk-proj-4711", "sk-the-real-key-of-the-endpoint"] {
+        assert_eq!(keys(key), [key]);
+    }
+}

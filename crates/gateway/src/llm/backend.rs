@@ -10,10 +10,13 @@ use model::{Call, Frame, Model, Reply};
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
+use super::hidden_keys::HiddenKeys;
 use super::{AT_ONCE, AnswerLost, LlmError, Protocol};
 
 /// The read timeout. A model may think for a long time before its first token.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
+/// The maximum size of an error. Clients get ours instead of a longer one.
+const MAX_ERROR: usize = 256 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The headers of the provider's response that reach the agent.
 const REPLY_HEADERS: [&str; 6] =
@@ -32,6 +35,7 @@ pub(super) struct Upstream {
     pub(super) client: reqwest::Client,
     pub(super) base: Url,
     key: Option<SecretString>,
+    pub(super) hidden: HiddenKeys,
 }
 
 /// One request to a model API. `path` begins with `/v1` and has the query.
@@ -54,18 +58,23 @@ impl Backend {
                         sent = sent.header(*name, value);
                     }
                 }
-                forward_response(protocol, sent.send().await)
+                forward_response(protocol, &upstream.hidden, sent.send().await).await
             }
         }
     }
 }
 
 impl Upstream {
-    pub(super) fn open(protocol: Protocol, base: Url, key: Option<SecretString>) -> Result<Self, LlmError> {
+    pub(super) fn open(
+        protocol: Protocol,
+        base: Url,
+        key: Option<SecretString>,
+        hidden: HiddenKeys,
+    ) -> Result<Self, LlmError> {
         let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(FIRST_BYTE);
         // A redirect would send the API key to wherever it points.
         let client = client.redirect(reqwest::redirect::Policy::none()).build().map_err(LlmError::Client)?;
-        Ok(Self { protocol, client, base, key })
+        Ok(Self { protocol, client, base, key, hidden })
     }
 
     /// A request with the provider's key. The base URL of the Chat Completions API includes `/v1` by convention, that
@@ -102,8 +111,13 @@ async fn ask_scripted_model(model: &Arc<Model>, request: ForwardedRequest<'_>) -
     reply.inspect_err(|error| tracing::error!(%error, "the scripted model failed")).ok()
 }
 
-/// Streams a provider's response to the agent.
-fn forward_response(protocol: Protocol, answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
+/// Streams a provider's response to the agent, without the providers' keys. An error is read first, because it is where
+/// they are repeated.
+async fn forward_response(
+    protocol: Protocol,
+    hidden: &HiddenKeys,
+    answer: reqwest::Result<reqwest::Response>,
+) -> Response<Body> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
@@ -117,15 +131,39 @@ fn forward_response(protocol: Protocol, answer: reqwest::Result<reqwest::Respons
             return answer;
         }
     };
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = answer.status();
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let mut response = if status.is_success() {
+        let chunks = answer.bytes_stream().map_err(reqwest::Error::without_url);
+        Response::new(Body::from_stream(hidden.removed_from_stream(chunks)))
+    } else {
+        match read_error(answer).await {
+            Some(error) => Response::new(Body::from(hidden.removed_from(&error))),
+            None => {
+                protocol.refusal(status, "The model provider refused the request for an unreadable reason")
+            }
+        }
+    };
+    *response.status_mut() = status;
     for name in REPLY_HEADERS {
-        if let Some(value) = answer.headers().get(name) {
+        let is_ours = response.headers().contains_key(name);
+        let value = headers.get(name).filter(|value| !value.to_str().is_ok_and(|text| hidden.is_in(text)));
+        if let Some(value) = value.filter(|_| !is_ours) {
             response.headers_mut().insert(HeaderName::from_static(name), value.clone());
         }
     }
-    *response.body_mut() = Body::from_stream(answer.bytes_stream().map_err(reqwest::Error::without_url));
     response
+}
+
+/// Reads the body of an error. `None` if it breaks off or is too large.
+async fn read_error(mut answer: reqwest::Response) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.ok()? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ERROR {
+            return None;
+        }
+    }
+    Some(body)
 }
 
 /// Streams the scripted model's response, with its delays and planned disconnects.

@@ -102,10 +102,13 @@ async fn fetch(upstream: &Upstream) -> Result<Vec<ChatModel>, String> {
         }
         body.extend_from_slice(&chunk);
     }
-    if body.len() <= AT_ONCE {
-        return parse(&body);
-    }
-    tokio::task::spawn_blocking(move || parse(&body)).await.map_err(|error| error.to_string())?
+    let list = if body.len() <= AT_ONCE {
+        parse(&body)
+    } else {
+        tokio::task::spawn_blocking(move || parse(&body)).await.map_err(|error| error.to_string())?
+    };
+    // The error of an invalid list quotes it.
+    list.map_err(|error| upstream.hidden.removed_from(error.as_bytes()))
 }
 
 /// Parses the list, without names that no model can have.

@@ -80,7 +80,7 @@ impl KnownSecrets {
 impl Vault {
     /// The redactor of everything that a scope must not show.
     pub(crate) async fn redactor(&self, scope: ToolScope) -> Result<Redactor, SecretsUnread> {
-        let of_org = self.redactor_of((scope.org, None)).await?;
+        let of_org = self.redactor_of((scope.org, None)).await?.and(&self.own_keys);
         match scope.session {
             None => Ok(of_org),
             Some(session) => Ok(of_org.and(&self.redactor_of((scope.org, Some(session))).await?)),

@@ -95,6 +95,55 @@ async fn the_endpoint_gets_its_own_key_and_nothing_of_the_callers() {
     }
 }
 
+/// Some endpoints name the key that they refuse; from the proxy, it would reach the sandbox, the database and members.
+#[tokio::test]
+async fn a_key_that_the_endpoint_repeats_does_not_reach_the_sandbox() {
+    let repeat = |status: StatusCode| {
+        let sent = format!("bad key Bearer {PROVIDER_KEY}");
+        let body = json!({"error": {"message": sent, "hex": hex::encode(PROVIDER_KEY), "code": "bad_key"}});
+        (
+            status,
+            [("request-id", format!("r-{PROVIDER_KEY}")), ("retry-after", "7".to_owned())],
+            axum::Json(body),
+        )
+    };
+    let endpoint = move |request: axum::extract::Request| async move {
+        let path = request.uri().path().to_owned();
+        match path.as_str() {
+            "/long/chat/completions" => (StatusCode::UNAUTHORIZED, "x".repeat(1 << 20)).into_response(),
+            "/fine/chat/completions" => repeat(StatusCode::OK).into_response(),
+            _ => repeat(StatusCode::UNAUTHORIZED).into_response(),
+        }
+    };
+    let provider = serve(Router::new().fallback(routing::any(endpoint))).await;
+    for (directory, status) in [("bad", 401), ("fine", 200), ("long", 401)] {
+        let setup = Setup::sqlite().set("OPENAI_API_KEY", PROVIDER_KEY);
+        let (gateway, token) = in_front_of(setup, &format!("http://{provider}/{directory}")).await;
+        let answer = chat(&gateway, "x").bearer(&token).send().await;
+        let shown = format!("{:?}{}", answer.headers, answer.text());
+        assert_eq!(answer.status, status, "{shown}");
+        assert!(!shown.contains(PROVIDER_KEY), "{shown}");
+        if directory == "long" {
+            assert_refusal(&answer, 401, "authentication_error");
+            continue;
+        }
+        let error = answer.json()["error"].clone();
+        assert_eq!(
+            (&error["message"], &error["code"]),
+            (&json!("bad key Bearer [REDACTED]"), &json!("bad_key"))
+        );
+        assert_eq!((answer.header("retry-after"), answer.header("request-id")), (Some("7"), None));
+        // A stream is searched for the key as it is only.
+        assert_eq!(error["hex"] == "[REDACTED]", directory == "bad", "{error}");
+        let known = gate::Secrets::redactor(
+            &gateway.app.vault,
+            gate::ToolScope { org: org(&gateway.app).await, session: None },
+        )
+        .await;
+        assert_eq!(known.unwrap().text(&format!("it is {PROVIDER_KEY}")), "it is [REDACTED]");
+    }
+}
+
 #[tokio::test]
 async fn an_endpoint_without_a_key_gets_none() {
     let provider = scripted().await;
