@@ -131,7 +131,7 @@ impl<'a> AttachedSession<'a> {
                 self.answering = self.questions.next();
                 // Nobody answers a question with what was typed before it was asked.
                 if self.answering.is_some() {
-                    editor.discard_typed();
+                    Editor::discard_typed();
                 }
             }
             tokio::select! {

@@ -121,7 +121,7 @@ impl Editor {
     }
 
     /// Forgets what was typed while the prompt was not visible.
-    pub(super) fn discard_typed(&self) {
+    pub(super) fn discard_typed() {
         // Ignore errors: what cannot be discarded is shown in the line, where it can be deleted.
         let _ = termios::tcflush(io::stdin(), QueueSelector::IFlush);
     }

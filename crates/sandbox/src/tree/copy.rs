@@ -72,7 +72,7 @@ impl Copy {
             if let Some(stat) = stat.filter(|stat| self.is_wanted(stat)) {
                 match kind(&stat) {
                     FileType::Directory => {
-                        self.subdirectory(from.handle(), to, links, (name, &stat), depth)?
+                        self.subdirectory(from.handle(), to, links, (name, &stat), depth)?;
                     }
                     FileType::RegularFile => self.file(from.handle(), to, links, name)?,
                     FileType::Symlink => self.link(from.handle(), to, name)?,
