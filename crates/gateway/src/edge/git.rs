@@ -51,9 +51,10 @@ impl From<ProxyError> for ApiError {
     fn from(error: ProxyError) -> Self {
         let text = error.to_string();
         match error {
-            ProxyError::NoDirectory | ProxyError::OutsideRoots | ProxyError::NoRepository => {
-                Self::not_found(&text)
-            }
+            ProxyError::NoDirectory
+            | ProxyError::OutsideRoots
+            | ProxyError::TooManyFiles
+            | ProxyError::NoRepository => Self::not_found(&text),
             ProxyError::BadPush(_) => Self::bad_request(text),
             ProxyError::ForgeUnavailable(cause) => Self::unavailable("The forge", cause),
             ProxyError::Store(error)

@@ -3,6 +3,7 @@
 
 mod git_dir;
 
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,8 @@ pub(super) fn allowed(roots: &[PathBuf], path: &Path) -> Option<PathBuf> {
     Roots::new(roots).resolve(path).filter(|directory| directory.is_dir())
 }
 
-/// The git directory of a directory that is allowed, if nothing in it leads out of the roots.
+/// The git directory of a directory that is allowed, if nothing in it leads out of the roots. See [`Roots::git_dir`] for
+/// the errors.
 pub(super) async fn git_dir(roots: &[PathBuf], directory: &Path) -> io::Result<PathBuf> {
     let (roots, directory) = (Roots::new(roots), directory.to_owned());
     tokio::task::spawn_blocking(move || roots.git_dir(&directory)).await?
@@ -77,6 +79,9 @@ where
 /// The backend inherits neither the gateway's environment nor the machine's or the user's git configuration.
 fn backend(git_dir: &Path, request: &CgiRequest<'_>) -> io::Result<Command> {
     let owner = git_dir.metadata()?;
+    // As text, a path that is not UTF-8 would become another one, which nobody has checked.
+    let mut translated: OsString = git_dir.into();
+    translated.push(request.path);
     let mut command = Command::new("git");
     command
         .arg("http-backend")
@@ -85,7 +90,7 @@ fn backend(git_dir: &Path, request: &CgiRequest<'_>) -> io::Result<Command> {
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_HTTP_EXPORT_ALL", "1")
-        .env("PATH_TRANSLATED", format!("{}{}", git_dir.display(), request.path))
+        .env("PATH_TRANSLATED", translated)
         .env("REQUEST_METHOD", request.method)
         .env("QUERY_STRING", request.query)
         .env("CONTENT_TYPE", request.content_type)
@@ -121,7 +126,24 @@ async fn read_header(out: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
+
+    #[test]
+    fn git_gets_the_path_that_was_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join(OsStr::from_bytes(b"a\xff"));
+        std::fs::create_dir(&odd).unwrap();
+        let (path, query, content_type, content_encoding) = ("/info/refs", "", "", "");
+        let request = CgiRequest { method: "GET", path, query, content_type, content_encoding };
+        let command = backend(&odd, &request).unwrap();
+        let set = command.as_std().get_envs().find(|(name, _)| *name == "PATH_TRANSLATED");
+        let mut expected = odd.into_os_string();
+        expected.push("/info/refs");
+        assert_eq!(set.and_then(|(_, value)| value), Some(expected.as_os_str()));
+    }
 
     #[test]
     fn only_directories_below_a_root_are_served_by_any_path() {

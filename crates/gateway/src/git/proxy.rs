@@ -67,6 +67,10 @@ pub(crate) enum ProxyError {
          or symbolic links lead there)"
     )]
     OutsideRoots,
+    #[error(
+        "This repository has too many files in its git directory: the operator can pack them with `git gc`"
+    )]
+    TooManyFiles,
     #[error("The forge refused the organization's credential")]
     CredentialRefused,
     #[error("The forge has no such repository")]
@@ -150,7 +154,11 @@ impl GitService {
         }
         let git_dir = local_repo::git_dir(&self.settings.local_roots, &directory).await.map_err(|error| {
             tracing::warn!(%error, "a repository is not served");
-            ProxyError::OutsideRoots
+            match error.kind() {
+                io::ErrorKind::NotFound => ProxyError::NoDirectory,
+                io::ErrorKind::FileTooLarge => ProxyError::TooManyFiles,
+                _ => ProxyError::OutsideRoots,
+            }
         })?;
         let text = |name| request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let suffix = endpoint.suffix();
