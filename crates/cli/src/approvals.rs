@@ -104,7 +104,7 @@ fn still_asked(approved: &Invocation) -> Option<String> {
     unreviewed.then(|| {
         format!(
             "people are asked until somebody has reviewed the definition of this action: `proliferate connectors \
-             review {connector}`"
+             review {connector} --all`"
         )
     })
 }
@@ -314,6 +314,6 @@ mod tests {
         let automation = still_asked(&approved("automation_override", None)).unwrap();
         assert!(automation.contains("the session's automation has a mode of its own"), "{automation}");
         let unreviewed = still_asked(&approved("inferred_default", Some(DEFINITION_DRIFT))).unwrap();
-        assert!(unreviewed.ends_with(&format!("`proliferate connectors review {id}`")), "{unreviewed}");
+        assert!(unreviewed.ends_with(&format!("`proliferate connectors review {id} --all`")), "{unreviewed}");
     }
 }

@@ -192,9 +192,14 @@ impl Gate {
         let WaitingCall { run, .. } = self.waiting_call(org, id).await?;
         let Denial { by, reason } = denial;
         let by = *by;
-        let redactor = self.secrets.redactor(ToolScope { org, session: run.session_id }).await;
-        let redactor = redactor.map_err(Undecidable::from)?;
-        let reason = reason.as_ref().map(|reason| redactor.text(reason.as_str()));
+        // Without a reason, a request can be denied while secrets cannot be read.
+        let reason = match reason {
+            Some(reason) => {
+                let redactor = self.secrets.redactor(ToolScope { org, session: run.session_id }).await;
+                Some(redactor.map_err(Undecidable::from)?.text(reason.as_str()))
+            }
+            None => None,
+        };
         let at = self.clock.now();
         let text = denial_text(reason.as_deref());
         let Unexecuted { ended, mut decision, call } =

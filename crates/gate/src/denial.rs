@@ -1,6 +1,7 @@
 //! The denial of a request by a person, who may say why. The agent and the ledger get the reason.
 
 use proto::UserId;
+use proto::text::is_line;
 
 /// What the caller of a denied request is told, and the ledger.
 pub(crate) const DENIED_BY_PERSON: &str = "denied by a person";
@@ -13,12 +14,12 @@ pub struct Denial {
     pub reason: Option<DenialReason>,
 }
 
-/// A reason of a person: short, on one line, and not empty.
+/// A reason of a person: short, on one line, not empty, and shown as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialReason(String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("reason: expected 1 to {MAX_REASON_CHARS} characters on one line, without control characters")]
+#[error("reason: expected 1 to {MAX_REASON_CHARS} characters on one line, without invisible ones")]
 pub struct InvalidDenialReason;
 
 impl std::str::FromStr for DenialReason {
@@ -26,12 +27,7 @@ impl std::str::FromStr for DenialReason {
 
     fn from_str(text: &str) -> Result<Self, InvalidDenialReason> {
         let text = text.trim();
-        let valid = (1..=MAX_REASON_CHARS).contains(&text.chars().count());
-        if valid && !text.contains(char::is_control) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(InvalidDenialReason)
-        }
+        if is_line(text, MAX_REASON_CHARS) { Ok(Self(text.to_owned())) } else { Err(InvalidDenialReason) }
     }
 }
 
@@ -57,7 +53,9 @@ mod tests {
 
     #[test]
     fn a_reason_is_short_and_on_one_line() {
-        for wrong in ["", "  ", "a\nb", "a\u{1b}[2J", "a\0", "x".repeat(MAX_REASON_CHARS + 1).as_str()] {
+        let too_long = "ä".repeat(MAX_REASON_CHARS + 1);
+        let deceptive = ["a\u{202e}b", "a\u{200b}b", "a\u{2028}b", "a\u{e0061}b"];
+        for wrong in ["", "  ", "a\nb", "a\u{1b}[2J", "a\0", &too_long].into_iter().chain(deceptive) {
             assert_eq!(wrong.parse::<DenialReason>(), Err(InvalidDenialReason), "{wrong:?}");
         }
         let reason: DenialReason = " wrong channel: #dev\n".trim_end().parse().unwrap();

@@ -422,6 +422,25 @@ async fn a_mode_names_the_approval_that_it_was_set_with() {
 }
 
 #[tokio::test]
+async fn a_request_can_be_denied_without_a_reason_while_secrets_cannot_be_read() {
+    let clock = clock::Clock::manual(clock::Clock::system().now());
+    let world = World::on(Setup::postgres().await.clock(&clock)).await;
+    let (own, token) = agent(&world).await;
+    let (status, body) = invoke(&world, &token, own, "effect.write", json!({})).await;
+    assert_eq!(status, 202, "{body}");
+    let path = format!("/v1/invocations/{}/deny", body["invocation"]["id"].as_str().unwrap());
+    let deny = async |body: Value| {
+        let call = world.gateway.post(&path, &body).bearer(world.team.token(Role::Owner));
+        call.status().await
+    };
+    world.gateway.sql("ALTER TABLE secrets RENAME TO secrets_away").await;
+    // What was read before is used for a second.
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(deny(json!({"reason": "it may contain a secret"})).await, 503);
+    assert_eq!(deny(json!({})).await, 200);
+}
+
+#[tokio::test]
 async fn a_session_invokes_sixty_actions_a_minute_at_most() {
     let clock = clock::Clock::manual(clock::Clock::system().now());
     for setup in [Setup::sqlite(), Setup::postgres().await] {

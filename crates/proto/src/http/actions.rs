@@ -207,7 +207,7 @@ pub struct ApproveInvocation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DenyInvocation {
-    /// Why, for the agent and the ledger: at most 500 characters without control characters. Known secrets are removed.
+    /// Why, for the agent and the ledger: one line of at most 500 characters, without invisible ones. Known secrets are removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 500)]
     pub reason: Option<String>,
