@@ -39,13 +39,13 @@ pub(crate) use environment_refresh::{keep_environments, reach_running, write_env
 pub(crate) use file_write::{FileWrite, WriteFile};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
-pub(crate) use model_list::ModelList;
+pub(crate) use model_list::{ModelList, ModelReload};
 pub use network::{CountingRecorder, Network, Networks, check_rules, outcome_of, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::maintain_pool;
 pub(crate) use prepare::AGENT_SERVICE;
 pub(crate) use repositories::{Checkout, Repositories};
-pub(crate) use retire::{end_retired_sandboxes, end_sandboxes_of, retire_sandbox};
+pub(crate) use retire::{end_retired_sandboxes, end_sandbox, end_sandboxes_of, retire_sandbox};
 pub use sandbox_handle::{ConnectedSandbox, RunningSandbox, SandboxHandle, SandboxRequest};
 pub(crate) use sandbox_handle::{GIT_CONFIG, GIT_IDENTITY, OWN_DIRECTORY};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};

@@ -67,7 +67,7 @@ impl FromStr for SessionCursor {
 
 impl Store {
     /// Sessions of an organization: starting, running and paused ones first, then by last activity,
-    /// latest first.
+    /// latest first. Without deleted ones that are not removed yet.
     pub async fn sessions(
         &self,
         org: OrgId,
@@ -76,7 +76,7 @@ impl Store {
         before: Option<SessionCursor>,
     ) -> Result<Vec<SessionRecord>, StoreError> {
         const SQL: &str = records!(
-            "WHERE s.org_id = $1
+            "WHERE s.org_id = $1 AND s.deleted_at IS NULL
             AND ($2 IS NULL OR EXISTS (SELECT 1 FROM configuration_repos r
                 WHERE r.configuration_id = s.configuration_id AND r.repo_id = $2))
             AND ($3 IS NULL OR s.status = $3) AND ($4 IS NULL OR s.created_by = $4)

@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Deleted sessions that are still there and belong to `instance`, or to an instance that has not been seen since
-    /// `before`.
+    /// `before`. In random order, so that those whose removal fails do not keep the others waiting.
     pub async fn deleted_sessions(
         &self,
         instance: &str,
@@ -209,7 +209,7 @@ impl Store {
     ) -> Result<Vec<SessionId>, StoreError> {
         const SQL: &str = "SELECT id FROM sessions WHERE deleted_at IS NOT NULL
             AND (owner_instance = $1 OR owner_instance NOT IN (SELECT id FROM instances WHERE seen_at >= $2))
-            ORDER BY deleted_at LIMIT $3";
+            ORDER BY random() LIMIT $3";
         let found: Vec<Uuid> = read!(self, pool => sqlx::query_scalar(SQL)
             .bind(instance).bind(before).bind(limit).fetch_all(pool).await)?;
         Ok(found.into_iter().map(Into::into).collect())

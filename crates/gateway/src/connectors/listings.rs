@@ -120,7 +120,8 @@ impl Listings {
         self.kept(&self.slot((connector.id, connector.updated_at)), |_| STALE_LIFETIME)?.ok()
     }
 
-    /// Lists the tools for those who ask later. A failure is not kept: the connector may not be set up completely.
+    /// Lists the tools for those who ask later, unless somebody asks already: several would wait one after the other for a
+    /// server that hangs. A failure is not kept: the connector may not be set up completely.
     pub(super) async fn prepare(
         &self,
         connector: &Connector,
@@ -128,7 +129,7 @@ impl Listings {
     ) {
         let key = (connector.id, connector.updated_at);
         let slot = self.slot(key);
-        let _asking = slot.asking.lock().await;
+        let Ok(_asking) = slot.asking.try_lock() else { return };
         if self.fresh(&slot).is_none()
             && let Ok(listing) = list().await
         {
@@ -177,5 +178,35 @@ mod tests {
         let slots = listings.slots.lock();
         let kept = keys.map(|key| slots.by_key.contains(&key));
         assert_eq!((kept, slots.memory), ([false, true, true], memory * 2));
+    }
+
+    #[tokio::test]
+    async fn preparing_a_list_does_not_wait_for_whoever_asks_the_server() {
+        let clock = Clock::system();
+        let (at, listings) = (clock.now(), Listings::new(clock));
+        let connector = Connector {
+            id: uuid::Uuid::from_u128(1).into(),
+            org_id: uuid::Uuid::from_u128(2).into(),
+            name: "slow".to_owned(),
+            url: "https://mcp.example.com".to_owned(),
+            auth: json!({"type": "none"}),
+            default_risk: proto::Risk::Write,
+            enabled: true,
+            created_by: None,
+            created_at: at,
+            updated_at: at,
+        };
+        let slot = listings.slot((connector.id, at));
+        let asking = slot.asking.lock().await;
+        let asked = std::cell::Cell::new(0);
+        let list = async || {
+            asked.set(asked.get() + 1);
+            Ok::<_, Unavailable>(Listing::default())
+        };
+        tokio::time::timeout(Duration::from_secs(10), listings.prepare(&connector, &list)).await.unwrap();
+        assert_eq!(asked.get(), 0);
+        drop(asking);
+        listings.prepare(&connector, &list).await;
+        assert_eq!(asked.get(), 1);
     }
 }

@@ -379,10 +379,21 @@ impl Hub {
         let (reply, answer) = oneshot::channel();
         self.send(command(reply)).await?;
         match tokio::time::timeout(REPLY_TIMEOUT, answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) if !self.commands.is_closed() => Err(HubError::Refused),
-            Ok(Err(_)) | Err(_) => Err(self.why_it_ended()),
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(_)) => {}
+            Err(_) => return Err(self.why_it_ended()),
         }
+        if self.goes_on().await { Err(HubError::Refused) } else { Err(self.why_it_ended()) }
+    }
+
+    /// Whether the actor handles another command. An actor that ends drops the reply of its last command before its inbox,
+    /// so an open inbox does not tell.
+    async fn goes_on(&self) -> bool {
+        let asked = async {
+            let (reply, answer) = oneshot::channel();
+            self.commands.send(Command::State { reply }).await.is_ok() && answer.await.is_ok()
+        };
+        tokio::time::timeout(REPLY_TIMEOUT, asked).await.unwrap_or(false)
     }
 
     /// The reason why the actor does not answer.

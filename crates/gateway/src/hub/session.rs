@@ -74,6 +74,14 @@ impl End {
     pub(super) fn before_change(error: StoreError) -> Self {
         if error.is_refused_statement() { Self::Refused(error) } else { error.into() }
     }
+
+    /// The failure of a later step of a command that has changed something: its caller must not hear that nothing was.
+    fn after_change(self) -> Self {
+        match self {
+            Self::Refused(error) => Self::Store(error),
+            other => other,
+        }
+    }
 }
 
 impl From<StoreError> for End {

@@ -77,19 +77,19 @@ impl Environment {
     }
 
     /// Writes a session's environment into its running sandbox, unless that one was written last. What the agent has
-    /// removed of it stays removed.
+    /// removed of it stays removed. Returns `None` if nothing was written.
     pub(super) async fn update(
         runtime: &Runtime,
         record: &SessionRecord,
         inside: &Sandboxd,
-    ) -> Result<(), EnvironmentError> {
+    ) -> Result<Option<Applied>, EnvironmentError> {
         let _one_at_a_time = runtime.sandboxes.environment_locks.lock(record.id).await;
         let environment = Self::of(runtime, record).await?;
         let written = WrittenEnvironment::new(runtime, record.id, &environment.content());
-        if !written.is_recorded(inside).await? {
-            environment.apply_recorded(runtime, record, inside, &written).await?;
+        if written.is_recorded(inside).await? {
+            return Ok(None);
         }
-        Ok(())
+        environment.apply_recorded(runtime, record, inside, &written).await.map(Some)
     }
 
     /// Removes all secrets from the files of a session's sandbox, for example before the agent copies its workspace

@@ -2,23 +2,25 @@
 //! connected. A sandbox that already has the values is left alone, so that what its agent removed stays removed. One that does
 //! not run gets the newest values when it starts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use proto::{OrgId, SessionId};
 use sandbox::{SandboxError, SandboxId, SandboxState};
 use sandboxd::Sandboxd;
 use store::{EnvironmentMark, SessionRecord};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::environment::{Applied, Environment, EnvironmentError};
 use super::{Runtime, sandbox_of};
 
 /// How often changes of secrets and specifications are looked for.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How many sandboxes are written to at a time, and how long one may take while others wait.
+/// How many sandboxes are written to at a time, and how long one may take while others wait. As many again may be tried
+/// again.
 const TOGETHER: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many times writing to one sandbox is tried. If all fail, it gets the values at the next change, or when its session
@@ -26,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_ATTEMPTS: u32 = 60;
 
 type Marks = HashMap<OrgId, EnvironmentMark>;
+type States = HashMap<SandboxId, SandboxState>;
 
 /// The sessions whose sandboxes may lack the newest values.
 #[derive(Default)]
@@ -37,6 +40,8 @@ struct Sessions {
     outdated: HashMap<SessionId, u32>,
     /// The number of boots of each session in progress.
     booting: HashMap<SessionId, u32>,
+    /// The sessions that were taken, until their attempt is over.
+    writing: HashSet<SessionId>,
 }
 
 /// Keeps a session's environment from being written until it is dropped.
@@ -60,11 +65,19 @@ impl OutdatedEnvironments {
         self.0.lock().booting.contains_key(&session)
     }
 
-    /// Takes the sessions that are not booting.
+    /// Takes the sessions that are neither booting nor being written.
     fn take(&self) -> HashMap<SessionId, u32> {
         let mut sessions = self.0.lock();
-        let Sessions { outdated, booting } = &mut *sessions;
-        outdated.extract_if(|session, _| !booting.contains_key(session)).collect()
+        let Sessions { outdated, booting, writing } = &mut *sessions;
+        let is_free = |session: &SessionId| !booting.contains_key(session) && !writing.contains(session);
+        let taken: HashMap<_, _> = outdated.extract_if(|session, _| is_free(session)).collect();
+        writing.extend(taken.keys());
+        taken
+    }
+
+    /// The attempt to write a session that was taken is over.
+    fn end(&self, session: SessionId) {
+        self.0.lock().writing.remove(&session);
     }
 
     /// Adds a session again after these failed attempts, unless there were too many. Returns whether it will be tried again.
@@ -90,15 +103,61 @@ impl Drop for Hold<'_> {
     }
 }
 
+/// The attempts in progress. Those that follow a failed one wait for each other, so that sandboxes which do not answer
+/// keep no other from its first.
+struct Attempts {
+    tasks: JoinSet<()>,
+    first: Arc<Semaphore>,
+    further: Arc<Semaphore>,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        let permits = || Arc::new(Semaphore::new(TOGETHER));
+        Self { tasks: JoinSet::new(), first: permits(), further: permits() }
+    }
+
+    fn start(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        running: &Arc<States>,
+        (session, attempts): (SessionId, u32),
+    ) {
+        let permits = if attempts == 0 { &self.first } else { &self.further };
+        let (permits, runtime, running) = (permits.clone(), runtime.clone(), running.clone());
+        self.tasks.spawn(async move {
+            let _permit = permits.acquire().await;
+            let outdated = &runtime.sandboxes.outdated_environments;
+            if outdated.is_booting(session) {
+                outdated.add_failed(session, attempts);
+            } else {
+                write(&runtime, &running, (session, attempts)).await;
+            }
+            outdated.end(session);
+        });
+    }
+
+    /// Forgets the attempts that are over.
+    fn clean_up(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+    }
+
+    async fn finish(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
 /// Keeps the environments of running sandboxes up to date until the gateway stops.
 pub(crate) async fn keep_environments(runtime: Arc<Runtime>) {
     let mut known = None;
+    let mut attempts = Attempts::new();
     loop {
-        if let Err(error) = refresh(&runtime, &mut known).await {
+        attempts.clean_up();
+        if let Err(error) = refresh(&runtime, &mut known, &mut attempts).await {
             tracing::warn!(%error, "cannot refresh the environments of sandboxes");
         }
         tokio::select! {
-            () = runtime.closing.cancelled() => return,
+            () = runtime.closing.cancelled() => return attempts.finish().await,
             () = tokio::time::sleep(REFRESH) => {}
         }
     }
@@ -135,24 +194,29 @@ pub(crate) async fn reach_running(
     }
 }
 
-async fn refresh(runtime: &Runtime, known: &mut Option<Marks>) -> Result<(), EnvironmentError> {
+async fn refresh(
+    runtime: &Arc<Runtime>,
+    known: &mut Option<Marks>,
+    attempts: &mut Attempts,
+) -> Result<(), EnvironmentError> {
     find_outdated(runtime, known).await?;
     let outdated = runtime.sandboxes.outdated_environments.take();
     if outdated.is_empty() {
         return Ok(());
     }
     let running = match running_sandboxes(runtime).await {
-        Ok(running) => running,
+        Ok(running) => Arc::new(running),
         Err(error) => {
-            for (session, attempts) in outdated {
-                runtime.sandboxes.outdated_environments.add_failed(session, attempts);
+            for (session, failed) in outdated {
+                runtime.sandboxes.outdated_environments.add_failed(session, failed);
+                runtime.sandboxes.outdated_environments.end(session);
             }
             return Err(error.into());
         }
     };
-    let running = &running;
-    let writing = futures_util::stream::iter(outdated);
-    writing.for_each_concurrent(TOGETHER, |entry| write(runtime, running, entry)).await;
+    for entry in outdated {
+        attempts.start(runtime, &running, entry);
+    }
     Ok(())
 }
 
@@ -175,7 +239,7 @@ async fn find_outdated(runtime: &Runtime, known: &mut Option<Marks>) -> Result<(
 
 /// The sandboxes that run now, or are frozen for a copy of their files, if they can be reached without the connection of an
 /// agent. One that starts later reads its environment later.
-async fn running_sandboxes(runtime: &Runtime) -> Result<HashMap<SandboxId, SandboxState>, SandboxError> {
+async fn running_sandboxes(runtime: &Runtime) -> Result<States, SandboxError> {
     if !runtime.sandboxes.can_reach() {
         return Ok(HashMap::new());
     }
@@ -184,11 +248,7 @@ async fn running_sandboxes(runtime: &Runtime) -> Result<HashMap<SandboxId, Sandb
     Ok(listed.filter(|found| runs(found.state)).map(|found| (found.id, found.state)).collect())
 }
 
-async fn write(
-    runtime: &Runtime,
-    running: &HashMap<SandboxId, SandboxState>,
-    (session, attempts): (SessionId, u32),
-) {
+async fn write(runtime: &Runtime, running: &States, (session, attempts): (SessionId, u32)) {
     let writing = tokio::time::timeout(PATIENCE, try_write(runtime, running, session));
     match writing.await.unwrap_or_else(|_| Err(timed_out())) {
         Ok(Written::Done) => {}
@@ -214,7 +274,7 @@ enum Written {
 
 async fn try_write(
     runtime: &Runtime,
-    running: &HashMap<SandboxId, SandboxState>,
+    running: &States,
     session: SessionId,
 ) -> Result<Written, EnvironmentError> {
     let Some(record) = runtime.store.session_any(session).await? else { return Ok(Written::Done) };
@@ -245,10 +305,14 @@ mod tests {
         outdated.add(session);
         assert_eq!(outdated.take(), HashMap::from([(session, 0)]));
         assert!(outdated.add_failed(session, 1));
+        assert!(outdated.take().is_empty(), "it is still being written");
+        outdated.end(session);
         assert_eq!(outdated.take(), HashMap::from([(session, 1)]));
         outdated.add(session);
         assert!(outdated.add_failed(session, 2));
+        outdated.end(session);
         assert_eq!(outdated.take(), HashMap::from([(session, 0)]));
+        outdated.end(session);
         assert!(!outdated.add_failed(session, MAX_ATTEMPTS));
         assert_eq!(outdated.take(), HashMap::new());
     }

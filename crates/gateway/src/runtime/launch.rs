@@ -152,8 +152,8 @@ impl Launch {
         if !handle.recovered || client.check_health().await.is_err() {
             self.prepare(&handle, token, &programs, is_copy).await?;
             self.start_services(&handle, has_dependencies);
-        } else if let Err(error) = Environment::update(&self.runtime, &self.record, &handle.inside).await {
-            tracing::error!(session = %self.record.id, %error, "the environment of a session was not updated");
+        } else {
+            self.apply_environment(&handle).await;
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {
@@ -350,17 +350,27 @@ impl Launch {
         }
     }
 
-    /// Writes the environment of the session's app. A failure does not keep the agent from starting: people see what is
-    /// missing, and the agent can ask for it.
+    /// Writes the environment of the session's app. What the agent removed from a sandbox that runs on stays removed. A
+    /// failure does not keep the agent from starting, and is tried again: people see what is missing, and the agent can ask
+    /// for it.
     async fn apply_environment(&self, handle: &SandboxHandle) {
         let (runtime, session) = (&self.runtime, self.record.id);
-        match Environment::write(runtime, &self.record, &handle.inside).await {
-            Ok(applied) if applied.missing.is_empty() => {}
-            Ok(applied) => {
+        let written = if handle.recovered {
+            Environment::update(runtime, &self.record, &handle.inside).await
+        } else {
+            Environment::write(runtime, &self.record, &handle.inside).await.map(Some)
+        };
+        match written {
+            Ok(None) => {}
+            Ok(Some(applied)) if applied.missing.is_empty() => {}
+            Ok(Some(applied)) => {
                 let missing = applied.missing.join(", ");
                 tracing::warn!(%session, missing, "no environment file was written: required variables have no value");
             }
-            Err(error) => tracing::error!(%session, %error, "the environment of a session was not applied"),
+            Err(error) => {
+                tracing::error!(%session, %error, "the environment of a session was not applied");
+                runtime.sandboxes.outdated_environments.add(session);
+            }
         }
     }
 

@@ -22,6 +22,8 @@ use clock::crash_point;
 
 /// How long the agent may take to stop. The sandbox is untrusted and may never answer.
 const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the end of a sandbox is awaited. Its removal goes on in the background.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Retires the sandbox of a session that has no work in it any more. Returns the name of the sandbox to start next.
 pub(crate) async fn retire_sandbox(runtime: Arc<Runtime>, owner: Owner) -> Result<SandboxId, SnapshotError> {
@@ -89,19 +91,22 @@ pub(crate) async fn end_retired_sandboxes(runtime: &Runtime) -> Result<(), Snaps
     Ok(())
 }
 
-/// Ends all sandboxes of a session, whatever their names.
-pub(crate) async fn end_sandboxes_of(runtime: &Runtime, session: SessionId) {
-    let ended = async {
-        for listed in runtime.sandboxes.provider.list().await? {
-            if parse_name(listed.id.as_str()).is_some_and(|(of, _)| of == session) {
-                runtime.sandboxes.provider.terminate(&listed.id).await?;
-            }
+/// Ends a sandbox, and gives up when that takes too long: nobody may wait for ever for it.
+pub(crate) async fn end_sandbox(runtime: &Runtime, id: &SandboxId) -> Result<(), SandboxError> {
+    let ended = timeout(END_TIMEOUT, runtime.sandboxes.provider.terminate(id)).await;
+    ended.unwrap_or(Err(SandboxError::Timeout("its end")))
+}
+
+/// Ends all sandboxes of a session: those with its name and the one that it took from the pool.
+pub(crate) async fn end_sandboxes_of(runtime: &Runtime, record: &SessionRecord) -> Result<(), SandboxError> {
+    for listed in runtime.sandboxes.provider.list().await? {
+        let name = listed.id.as_str();
+        let is_named_after = parse_name(name).is_some_and(|(of, _)| of == record.id);
+        if is_named_after || record.sandbox_id.as_deref() == Some(name) {
+            end_sandbox(runtime, &listed.id).await?;
         }
-        Ok::<_, SandboxError>(())
-    };
-    if let Err(error) = ended.await {
-        tracing::error!(%session, %error, "cannot end the sandboxes of a deleted session");
     }
+    Ok(())
 }
 
 /// The session and the generation in a sandbox's name. The first sandbox's name has no number, which counts as 0.

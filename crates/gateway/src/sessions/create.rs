@@ -71,6 +71,7 @@ async fn create_now(
         Some(keyed) => find_inserted(services, org, keyed).await?,
         None => None,
     };
+    let is_continued = inserted.is_some();
     let Inserted { id, has_snapshot, configuration: found } = match inserted {
         Some(inserted) => inserted,
         None => insert(services, org, requester, draft, keyed).await?,
@@ -79,7 +80,8 @@ async fn create_now(
     if let Some(found) = found.as_ref().filter(|found| wants_setup && is_unfinished(&found.configuration)) {
         setup::start(services, &found.configuration, agent_config).await;
     }
-    let sandbox_id = if immediate { Some(boot(services, org, id, requester).await?) } else { None };
+    let sandbox_id =
+        if immediate { Some(boot(services, (org, id), requester, is_continued).await?) } else { None };
     Ok(CreatedSession {
         id,
         configuration_id: found.as_ref().map(|found| found.configuration.id),
@@ -183,12 +185,13 @@ fn new_session(
     }
 }
 
-/// Starts the sandbox of a new session, waits for it and returns its name. If that fails, the session is deleted.
+/// Starts the sandbox of a session, waits for it and returns its name. If that fails, the session is deleted, unless an
+/// earlier attempt of the request has made it: somebody may work in it since.
 async fn boot(
     services: &SessionServices,
-    org: OrgId,
-    id: SessionId,
+    (org, id): (OrgId, SessionId),
     requester: &Requester,
+    is_continued: bool,
 ) -> Result<String, SessionError> {
     let unavailable = |error: HubError| SessionError::SandboxUnavailable(error);
     let hub = services.hubs.open(id).await.map_err(unavailable)?;
@@ -200,6 +203,8 @@ async fn boot(
         Ok(Err(reason)) => SessionError::NoSandbox(reason),
         Err(error) => unavailable(error),
     };
-    delete(services, org, id, requester).await?;
+    if !is_continued {
+        delete(services, org, id, requester).await?;
+    }
     Err(refusal)
 }

@@ -35,7 +35,7 @@ pub enum SessionError {
     /// The answer does not fit the question.
     #[error("{0}")]
     InvalidAnswer(String),
-    /// An immediate session could not start, and was deleted. Clients that watched it got the same reason.
+    /// An immediate session could not start, and was deleted if this request made it. Clients that watched it got the same reason.
     #[error("the sandbox is not available: {0}")]
     NoSandbox(String),
     /// The live session could not be reached while it started.

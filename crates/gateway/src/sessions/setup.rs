@@ -13,6 +13,8 @@ use super::{PromptDraft, Requester, SessionError, SessionServices, save_snapshot
 
 /// The sender of the prompt, which no person wrote.
 const SETUP_SENDER: &str = "managed-configuration-setup";
+const STILL_WORKING: &str =
+    "The setup was not saved: the agent is still working; wait for its turn to end, or cancel it";
 
 /// Starts a setup session in addition to the session that the caller created, which does not depend on it. Does nothing
 /// if the configuration already has one. A failure is logged, and the next session of the configuration tries again.
@@ -30,8 +32,8 @@ pub(super) async fn start(
 }
 
 /// Saves the files of a setup session for its configuration, which becomes ready, and may rename it. A session without a
-/// connected agent is woken first. It is stopped afterwards unless it is to keep running. Returns the configuration and
-/// the id of the snapshot.
+/// connected agent is woken first, and one whose agent is still working is refused. It is stopped afterwards unless it is
+/// to keep running. Returns the configuration and the id of the snapshot.
 pub async fn finish_setup(
     services: &SessionServices,
     session: &SessionRecord,
@@ -45,6 +47,9 @@ pub async fn finish_setup(
     // Its sandbox may run without a connected agent.
     let hub = services.hubs.open(session.id).await?;
     running(&hub).await?.map_err(|reason| failed(format!("The setup was not saved: {reason}")))?;
+    if !services.store.queued_prompts(session.id).await?.is_empty() {
+        return Err(failed(STILL_WORKING.to_owned()));
+    }
     let saved = save_snapshot(services, (session.org_id, session.id), user).await;
     let (snapshot_id, _) = saved.map_err(|error| failed(format!("The setup was not saved: {error}")))?;
     if request.name.is_some() {

@@ -1,5 +1,8 @@
 //! A gateway with a fake agent that each test scripts, and clients that watch over real sockets.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use futures_util::{SinkExt as _, StreamExt as _};
 use gateway::AppState;
 use proto::{Role, SessionId};
@@ -85,6 +88,10 @@ impl Live {
 
     /// Starts a gateway that runs its own local sandboxes and never calls the fake agent.
     pub(crate) async fn local(setup: Setup) -> Self {
+        // The gateway checks that the agent's program exists; the tests never run it.
+        let program = setup.directory().join("bin/opencode");
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
         Self::around(FakeAgent::start().await.unwrap(), setup).await
     }
 

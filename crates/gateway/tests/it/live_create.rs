@@ -96,6 +96,28 @@ async fn a_session_starts_from_at_most_one_object_of_its_own_organization(on: On
     assert!(live.agent.asked("").is_empty(), "a session that nobody watches was started");
 }
 
+#[tokio::test]
+async fn a_setup_is_not_finished_while_its_agent_works() {
+    let live = Live::start(On::Sqlite).await;
+    let place = live.post("/v1/configurations", &json!({"name": "app", "repos": []})).await["id"].clone();
+    let setup = live.session_with(&json!({"sessionType": "setup", "configurationId": place})).await;
+    let mut socket = live.running(&setup).await;
+    live.prompt(&setup, "install").await;
+    let turn = live.next_turn().await;
+    let path = format!("/proliferate/{setup}/finish-setup");
+    let finish = async || live.ask("POST", &path, Some(&live.ada.token), &json!({}), None).await;
+    let (status, refused) = finish().await;
+    assert!(
+        status == 409 && refused.to_string().contains("the agent is still working"),
+        "{status} {refused}"
+    );
+    turn.answer("done");
+    socket.until_type("turn_complete").await;
+    // Files of an attached sandbox cannot be saved, but that is another reason.
+    let (status, refused) = finish().await;
+    assert!(status == 409 && !refused.to_string().contains("still working"), "{status} {refused}");
+}
+
 async fn listed(live: &Live, token: &str, query: &str) -> Vec<String> {
     let (status, list) =
         live.ask("GET", &format!("/proliferate/sessions?{query}"), Some(token), &Value::Null, None).await;

@@ -5,7 +5,7 @@ use proto::socket::{Message, MessageRole};
 use serde_json::{Value, json};
 use store::StoredMessage;
 
-use crate::harness::within;
+use crate::harness::{Setup, within};
 use crate::live::{Live, On, id, is_status, of_type, on_both, tokens};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
 
@@ -146,6 +146,26 @@ async fn a_deleted_session_is_gone_for_everyone_at_once(on: On) {
         (&deletion["target"]["operation"], &deletion["actor"]["actor_id"], &deletion["notes"]),
         (&json!("delete"), &json!(live.ada.id.to_string()), &json!(session))
     );
+}
+
+#[tokio::test]
+async fn a_deleted_session_is_kept_until_its_sandbox_has_ended() {
+    let setup = Setup::sqlite();
+    let sandboxes = setup.data_dir().join("sandboxes/sandboxes");
+    let live = Live::local(setup).await;
+    let session = live.session().await;
+    let sandbox = sandboxes.join(&session);
+    std::fs::create_dir_all(&sandbox).unwrap();
+    std::fs::write(sandbox.join("state.json"), "not a record").unwrap();
+    let path = format!("/proliferate/{session}");
+    assert_eq!(live.ask("DELETE", &path, Some(&live.ada.token), &json!(null), None).await.0, 200);
+    assert_eq!(live.get("/proliferate/sessions").await["sessions"], json!([]));
+    assert_eq!(live.ask("DELETE", &path, Some(&live.ada.token), &json!(null), None).await.0, 404);
+    assert!(sandbox.exists() && live.app.store.session_any(id(&session)).await.unwrap().is_some());
+    // Whoever opens the session next ends the sandbox: this request, or the sweep.
+    std::fs::remove_file(sandbox.join("state.json")).unwrap();
+    assert_eq!(live.ask("DELETE", &path, Some(&live.ada.token), &json!(null), None).await.0, 404);
+    assert!(!sandbox.exists() && live.app.store.session_any(id(&session)).await.unwrap().is_none());
 }
 
 async fn a_prompt_over_the_queue_limit_or_budget_is_refused_and_not_stored(on: On) {

@@ -159,6 +159,26 @@ async fn a_session_is_made_once_although_the_answer_could_not_be_stored() {
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
 }
 
+/// The gateway died between the session and the answer. Its user has worked in it and stopped it since.
+#[tokio::test]
+async fn a_retry_that_cannot_start_a_session_leaves_what_the_first_attempt_made() {
+    let live = Live::echoing(On::Postgres).await;
+    let mut body = new();
+    body["sandboxMode"] = json!("immediate");
+    let ask = || live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k"));
+    let (status, made) = ask().await;
+    assert_eq!(status, 201, "{made}");
+    let session = made["sessionId"].as_str().unwrap();
+    live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
+    let cut_off = "UPDATE idempotency_keys SET state = 'in_flight', response_status = NULL, response = NULL, \
+        instance = 'dead'";
+    live.gateway.setup.sql(cut_off).await;
+    let (status, answer) = ask().await;
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("stopped"), "{answer}");
+    assert_eq!(live.status(session).await["status"], "stopped", "it was deleted");
+}
+
 /// The gateway died after it stored the prompt and before it stored the answer.
 #[tokio::test]
 async fn a_prompt_retried_with_its_key_is_sent_once_although_the_reply_was_lost() {

@@ -109,6 +109,29 @@ async fn the_answer_to_an_agent_that_is_gone_becomes_the_next_prompt(on: On) {
     assert_eq!(live.get("/v1/questions").await["questions"], json!([]));
 }
 
+/// The answer is in the database when the prompt that it becomes is refused.
+#[tokio::test]
+async fn nobody_hears_that_nothing_was_changed_after_an_answer_was_stored() {
+    let live = Live::start(On::Postgres).await;
+    let session = live.session().await;
+    let (mut socket, turn) = asking(&live, &session).await;
+    turn.die();
+    live.agent.forget_requests();
+    live.agent.cut();
+    socket.until_type("turn_complete").await;
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$; \
+        CREATE TRIGGER refuse BEFORE INSERT ON prompts FOR EACH ROW EXECUTE FUNCTION refuse()";
+    live.gateway.setup.sql(refuse).await;
+    let token = live.ada.token.clone();
+    let (status, reply) = answer(&live, &session, &token, "que_1", json!([["A"]])).await;
+    assert_eq!(status, 503, "{reply}");
+    assert!(reply.to_string().contains("given up"), "{reply}");
+    live.gateway.setup.sql("DROP TRIGGER refuse ON prompts").await;
+    assert_eq!(answer(&live, &session, &token, "que_1", json!([["A"]])).await.0, 200, "the same again");
+    let next = live.next_turn().await;
+    assert!(next.text.contains("→ A"), "{}", next.text);
+}
+
 #[tokio::test]
 async fn a_question_asked_while_disconnected_is_found() {
     let live = Live::start(On::Sqlite).await;

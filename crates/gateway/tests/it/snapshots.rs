@@ -1,7 +1,5 @@
 //! Who can save the files of a session, and who can start from the snapshot: nobody from another organization's.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use gate::Governance;
 use proto::socket::SnapshotTarget;
 use proto::{OrgId, SessionType};
@@ -73,10 +71,7 @@ async fn foreign_and_missing_snapshots_answer_alike() {
 #[tokio::test]
 async fn a_session_with_a_foreign_snapshot_does_not_boot() {
     let setup = Setup::sqlite();
-    // The gateway checks that the agent's program exists; the test never runs it.
-    let (agent, data_dir) = (setup.directory().join("bin/opencode"), setup.data_dir());
-    std::fs::write(&agent, "").unwrap();
-    std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let data_dir = setup.data_dir();
     let live = Live::local(setup).await;
     let other = org(&live.app).await;
     with_snapshot(&live, other, "theirs").await;

@@ -85,15 +85,15 @@ impl Session {
         self.sandbox.disconnect();
         // A request to this agent that fails later must not fail the turn with the next one. Its history shows whether
         // the request arrived.
+        let mut is_reload = false;
         if let Some(turn) = self.turn.running_mut() {
             turn.abort_request();
+            is_reload = turn.reload.stream_ended();
         }
         if let Some(message) = overuse {
             self.broadcast(vec![ServerMessage::Error { message }]).await?;
         }
-        let steady = self.services.clock.elapsed().saturating_sub(self.failures.connected_at) > STEADY_AFTER;
-        self.failures.losses = if steady { 1 } else { self.failures.losses + 1 };
-        let losses = self.failures.losses;
+        let losses = if is_reload { 0 } else { self.count_loss() };
         if losses > MAX_LOST_AGENTS {
             return self
                 .fail(&format!("The agent was lost {MAX_LOST_AGENTS} times in a row: {reason}"))
@@ -103,6 +103,13 @@ impl Session {
         let pause = if losses > 1 { FIRST_RETRY_DELAY * 2_u32.pow(losses - 2) } else { Duration::ZERO };
         self.launch(pause, purpose.unwrap_or(BootPurpose::Connect));
         Ok(())
+    }
+
+    /// Counts a lost agent. Returns how many were lost in a row.
+    fn count_loss(&mut self) -> u32 {
+        let steady = self.services.clock.elapsed().saturating_sub(self.failures.connected_at) > STEADY_AFTER;
+        self.failures.losses = if steady { 1 } else { self.failures.losses + 1 };
+        self.failures.losses
     }
 }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 use clock::crash_point;
 use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PauseReason, PromptState, RunStatus, SessionStatus};
+use sandbox::SandboxId;
 use store::{NewEvent, SessionEnd, StoreError};
 
 use super::phase::{BootPurpose, Phase, StopReply};
 use super::timer::Timer;
 use super::{End, Session, millis};
-use crate::runtime::{SnapshotError, end_sandboxes_of};
+use crate::runtime::{SnapshotError, end_sandbox, end_sandboxes_of};
 
 /// The stop reason of a session whose files were given up, and the message of such a stop.
 const STOPPED_UNSAVED: &str = "stopped without saving";
@@ -192,8 +193,8 @@ impl Session {
     }
 
     /// Ends the session and its sandbox at once. Files that are in no snapshot are lost, and the next agent is told so. The
-    /// conversation stays.
-    pub(super) async fn discard(&mut self) -> Result<(), End> {
+    /// conversation stays. Returns the name of the sandbox if it could not be ended.
+    pub(super) async fn discard(&mut self) -> Result<Option<SandboxId>, End> {
         self.abandon_boot().await;
         // Terminating the sandbox would wait for the copy in progress anyway.
         let mut replies = Vec::new();
@@ -210,12 +211,15 @@ impl Session {
         self.set_files_lost(true).await?;
         self.services.store.new_sandbox_generation(&self.owner, None).await?;
         self.record.sandbox_id = None;
+        let mut left = None;
         if let Ok(id) = sandbox
-            && let Err(error) = self.services.runtime.sandboxes.provider.terminate(&id).await
+            && let Err(error) = end_sandbox(&self.services.runtime, &id).await
         {
             tracing::error!(session = %self.record.id, %error, "cannot end the sandbox of a stopped session");
+            left = Some(id);
         }
-        self.finish_stop(FILES_DISCARDED, replies).await
+        self.finish_stop(FILES_DISCARDED, replies).await?;
+        Ok(left)
     }
 
     /// Records who deletes the session, and then removes it.
@@ -227,17 +231,38 @@ impl Session {
         self.remove().await
     }
 
-    /// Ends a deleted session and its sandbox, and removes its rows.
-    pub(super) async fn remove(&mut self) -> Result<(), End> {
-        self.discard().await?;
+    /// Ends a deleted session and its sandboxes, and removes its rows. While a sandbox cannot be ended, the row stays: it
+    /// names the sandbox, and the sweep tries again.
+    async fn remove(&mut self) -> Result<(), End> {
+        let left = self.discard().await?;
         crash_point("session-discarded");
+        if let Some(left) = left {
+            self.services.store.new_sandbox_generation(&self.owner, Some(left.as_str())).await?;
+            return Ok(());
+        }
+        if !self.end_sandboxes().await {
+            return Ok(());
+        }
         Ok(self.services.store.remove_session(self.record.org_id, self.record.id).await?)
     }
 
     /// Finishes a deletion that was cut off. The row may not name the sandbox any more.
     pub(super) async fn finish_deletion(&mut self) -> Result<(), StoreError> {
-        end_sandboxes_of(&self.services.runtime, self.record.id).await;
+        // First, because this is tried again and again, and what follows is logged each time.
+        if !self.end_sandboxes().await {
+            return Ok(());
+        }
         self.remove().await.or_else(End::into_store_error)
+    }
+
+    /// Ends all sandboxes of a deleted session, and returns whether that succeeded.
+    async fn end_sandboxes(&self) -> bool {
+        let ended = end_sandboxes_of(&self.services.runtime, &self.record).await;
+        if let Err(error) = &ended {
+            let session = self.record.id;
+            tracing::error!(%session, %error, "cannot end the sandboxes of a deleted session; the sweep tries again");
+        }
+        ended.is_ok()
     }
 
     /// Records whether the next prompt must tell the agent that files are gone.

@@ -195,10 +195,11 @@ impl Session {
         let (client, session) = (connection.agent.client.clone(), connection.agent.session.id.clone());
         let (llm, config) = (self.services.runtime.llm.clone(), self.record.agent_config.clone());
         let models = ModelList::of(&self.services.runtime, &connection.agent, self.owner);
+        let reload = turn.reload.clone();
         let note = if self.record.files_lost { FILES_LOST } else { "" };
         turn.request = Request::Prompt(tokio::spawn(async move {
             let model = llm.model_of(config.as_ref()).await;
-            models.add(client.as_ref(), &model).await?;
+            models.add(client.as_ref(), &model, &reload).await?;
             let model = model.qualified_id();
             let text = format!("{note}{}", prompt.content);
             let prompt = Prompt {

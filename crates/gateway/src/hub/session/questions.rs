@@ -198,7 +198,7 @@ impl Session {
         }
         self.broadcast(vec![ServerMessage::QuestionAnswered { question_id: id.to_owned(), answers, by }])
             .await?;
-        self.deliver_answers().await
+        self.deliver_answers().await.map_err(End::after_change)
     }
 
     /// Sends settled outcomes to the agent. An answer whose agent is gone becomes a prompt.

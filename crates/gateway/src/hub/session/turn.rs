@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::history::HistoryRead;
 use super::timer::Timer;
+use crate::runtime::ModelReload;
 
 /// The state of the agent's turn.
 pub(super) enum Turn {
@@ -19,6 +20,7 @@ pub(super) struct RunningTurn {
     /// The id of the prompt.
     pub(super) prompt: String,
     pub(super) request: Request,
+    pub(super) reload: ModelReload,
     /// Set once the turn is cancelled.
     pub(super) cancellation: Option<Cancellation>,
     /// The read of the agent's history that is in flight. The agent's events wait until it returns.
@@ -62,6 +64,7 @@ impl Turn {
         Self::Running(Box::new(RunningTurn {
             prompt,
             request: Request::None,
+            reload: ModelReload::default(),
             cancellation: None,
             history: None,
             check: Timer::default(),
