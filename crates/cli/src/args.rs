@@ -65,7 +65,7 @@ pub(crate) struct Cli {
     /// Allow SANDBOX_PROVIDER=process to run agents without any isolation
     #[arg(long, global = true)]
     pub(crate) insecure_sandbox: bool,
-    /// Print one JSON value instead of text for people
+    /// Print one JSON value instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -93,14 +93,14 @@ pub(crate) enum Command {
     Notifications(NotificationsArgs),
     /// Disable actions in the sessions that you create
     Preferences(PreferencesArgs),
-    /// Manage automations: agents that start by hand, by a webhook or by a schedule
+    /// Manage automations: agents started by hand, by a webhook or on a schedule
     Automations(AutomationsArgs),
     /// List, cancel, repeat, assign and resolve runs of automations
     Runs(RunsArgs),
     /// Manage connectors: remote MCP servers whose tools agents can use
     #[command(subcommand)]
     Connectors(ConnectorsCommand),
-    /// Manage the databases that agents may query, and the queries that are their actions
+    /// Manage the databases that agents may query, and the queries offered as actions
     #[command(subcommand)]
     Databases(DatabasesCommand),
     /// Show requests, tokens and cost of models, by day, model or session
@@ -125,11 +125,11 @@ pub(crate) enum Command {
     Inbox(InboxArgs),
     /// List, approve and deny the actions of agents that wait for approval
     Approvals(ApprovalsArgs),
-    /// List and answer the questions of agents to people
+    /// List and answer the questions that agents ask
     Questions(QuestionsArgs),
     /// Check everything that `serve` needs and say how to fix what is missing; changes nothing
     Doctor,
-    /// Create a link that logs a member in to the web UI; it works once, for 15 minutes
+    /// Create a single-use link that logs a member in to the web UI; valid for 15 minutes
     LoginLink {
         #[command(flatten)]
         member: WhichMember,
@@ -286,10 +286,10 @@ pub(crate) enum UsersCommand {
 pub(crate) enum KeysCommand {
     /// Create a key that acts as a member; it is shown only once
     Create {
-        /// The name of the key in lists
+        /// The display name of the key
         #[arg(long)]
         name: String,
-        /// What the key allows: `full` everything that the member may do, `mcp` only listing and calling actions, for MCP clients
+        /// What the key may do: `full` (everything that the member may do) or `mcp` (only list and call actions, for MCP clients)
         #[arg(long, default_value = "full", value_parser = words(KeyScope::ALL, KeyScope::as_str))]
         scope: KeyScope,
         #[command(flatten)]
@@ -332,7 +332,7 @@ pub(crate) enum SecretsCommand {
         key: String,
         /// The value, or `-`
         value: String,
-        /// The purpose: a credential of the gateway that no sandbox gets, or a variable for sandboxes; it cannot change later
+        /// The purpose: a credential that only the gateway uses, or a variable for sandboxes; cannot be changed later
         #[arg(long, default_value = "platform", value_parser = words(&[SecretPurpose::Platform, SecretPurpose::Env], SecretPurpose::as_str))]
         purpose: SecretPurpose,
         #[command(flatten)]
@@ -426,7 +426,7 @@ pub(crate) enum SandboxCommand {
     },
     /// Run a command in a running sandbox
     Exec {
-        /// The sandbox, by its name in `sandbox ls` or the beginning of it
+        /// The sandbox, by name or name prefix, as `sandbox ls` shows it
         id: String,
         /// The command and its arguments; its exit code is passed on
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -451,11 +451,11 @@ pub(crate) enum SandboxCommand {
     },
     /// Stop sandboxes and remove their files
     Rm {
-        /// Sandboxes, by their names in `sandbox ls` or the beginnings of them
+        /// Sandboxes, by name or name prefix, as `sandbox ls` shows them
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
-    /// Measure starts, round trips, throughput and memory
+    /// Measure startup time, round-trip time, throughput and memory
     Bench {
         /// How many sandboxes to start, one after the other
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -467,7 +467,7 @@ pub(crate) enum SandboxCommand {
 pub(crate) enum DbCommand {
     /// Migrate the schema; starting the gateway does this too
     Migrate,
-    /// Write a consistent copy, also while a gateway runs
+    /// Back up the database to a file; the copy is consistent even while a gateway runs
     Backup {
         /// The file to write; must not exist
         file: PathBuf,

@@ -80,7 +80,7 @@ pub async fn query(
     });
     match timeout(limits.time, work).await {
         Ok(Ok(rows)) => rows,
-        // The runtime ends.
+        // The runtime is shutting down.
         Ok(Err(_)) => Err(Problem::Broken),
         Err(_) => Err(Problem::Timeout),
     }

@@ -30,7 +30,7 @@ const INVOCATIONS_NOUN: &str = "action invocations";
 /// The most invocations of one session or API key in any minute.
 const PER_MINUTE: usize = 60;
 
-/// The invocations of one organization: half of its calls.
+/// The rate limit of the invocations of one organization: half of its limit of calls.
 fn invocations_of_org(calls_per_minute: u32) -> RateLimits {
     let per_minute = (calls_per_minute / 2).max(1);
     let quota = Quota { per_minute, burst: per_minute };

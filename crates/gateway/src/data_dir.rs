@@ -125,7 +125,7 @@ impl Drop for DataDir {
     }
 }
 
-/// The number of bytes written to check for space: more than one block, but little.
+/// The number of bytes written to test for free space: more than one block, but cheap.
 const PROBE_BYTES: usize = 64 * 1024;
 
 /// Checks whether the data directory has space left.

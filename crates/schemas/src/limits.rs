@@ -98,7 +98,7 @@ impl Size {
         self.unevaluated > 0
     }
 
-    /// The size of an object or another value without its parts.
+    /// The shallow size of a value: an object without its members, an array without its elements.
     fn of(value: &Value) -> Self {
         let Value::Object(fields) = value else {
             return Self { nodes: 1, height: 0, patterns: 0, paths: 0, unevaluated: 0 };

@@ -29,7 +29,7 @@ pub(crate) enum ModesCommand {
         /// {"rules": [{"when": JSON SCHEMA, "mode": MODE}], "examples": [{"args": {}, "mode": MODE}]}
         #[arg(long, value_name = "FILE")]
         conditions: Option<PathBuf>,
-        /// Two owners or admins must approve, neither of whom made the session
+        /// Require approval by two owners or admins who did not create the session
         #[arg(long)]
         two_person: bool,
         #[command(flatten)]

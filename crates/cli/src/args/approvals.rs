@@ -42,7 +42,7 @@ pub(crate) enum ApprovalsCommand {
     Deny {
         /// The complete id of the invocation
         invocation: String,
-        /// Why; the agent is told, and the ledger records it
+        /// The reason; sent to the agent and recorded in the ledger
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },

@@ -34,7 +34,7 @@ pub(crate) enum AuditCommand {
         /// The event or run, by id or the beginning of its id
         id: String,
     },
-    /// Prove that an event is in the ledger, or that the ledger only grew; check a proof offline
+    /// Prove that an event is in the ledger, or that the ledger is append-only since an earlier size; check a proof offline
     Prove(ProveArgs),
     /// Print the public key that signs checkpoints, for auditors
     Key,
@@ -69,10 +69,10 @@ pub(crate) struct ProveArgs {
     /// The size of the checkpoint to prove against [default: the first that covers the event]
     #[arg(long, value_name = "N", requires = "event")]
     pub(crate) size: Option<u64>,
-    /// Prove that the ledger only grew since it had this size, which must be the size of a checkpoint
+    /// Prove that nothing was changed or removed since the ledger had this size (the size of a checkpoint)
     #[arg(long, value_name = "N", conflicts_with = "check")]
     pub(crate) from: Option<u64>,
-    /// With --from: the later size, which must be that of a checkpoint too [default: the newest checkpoint]
+    /// With --from: the later size, also the size of a checkpoint [default: the newest checkpoint]
     #[arg(long, value_name = "M", requires = "from")]
     pub(crate) to: Option<u64>,
     /// Check a proof instead; needs no database

@@ -132,7 +132,7 @@ pub(crate) enum RunsCommand {
         #[arg(value_name = "RUN", add = ArgValueCandidates::new(complete::runs))]
         run: String,
     },
-    /// Repeat a run, as a new one
+    /// Repeat a run, as a new run
     Rerun {
         /// The run, by id or the beginning of its id
         #[arg(value_name = "RUN", add = ArgValueCandidates::new(complete::runs))]
@@ -150,7 +150,7 @@ pub(crate) enum RunsCommand {
         #[arg(long)]
         nobody: bool,
     },
-    /// Resolve a run that did not succeed: record how it ended in the end
+    /// Resolve a run that did not succeed: record its final outcome
     Resolve {
         /// The run, by id or the beginning of its id
         #[arg(value_name = "RUN", add = ArgValueCandidates::new(complete::runs))]

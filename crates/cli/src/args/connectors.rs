@@ -33,7 +33,7 @@ pub(crate) enum ConnectorsCommand {
         /// Review all tools that are new or have changed
         #[arg(long)]
         all: bool,
-        /// Pin them; without this, only show what would be pinned
+        /// Pin the reviewed definitions; without this flag, only show what would be pinned
         #[arg(long)]
         yes: bool,
     },
@@ -86,10 +86,10 @@ pub(crate) struct AddConnector {
     /// The address of the token endpoint, for oauth
     #[arg(long, value_parser = server_url)]
     pub(crate) token_url: Option<Url>,
-    /// The secret with the client's id, for oauth
+    /// The name of the secret with the OAuth client id
     #[arg(long, value_name = "KEY")]
     pub(crate) client_id_key: Option<String>,
-    /// The secret with the client's secret, for oauth
+    /// The name of the secret with the OAuth client secret
     #[arg(long, value_name = "KEY")]
     pub(crate) client_secret_key: Option<String>,
     /// The scopes to request, for oauth

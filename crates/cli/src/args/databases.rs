@@ -117,7 +117,7 @@ pub(crate) struct SettingsArgs {
     /// The maximum number of rows in a result [default: 500]
     #[arg(long, value_name = "ROWS")]
     max_rows: Option<u32>,
-    /// The maximum size of the rows read, as JSON [default: 262144]; an agent is shown at most 10240 bytes of them
+    /// The maximum size of the rows read, in bytes of JSON [default: 262144]; an agent sees at most 10240 bytes
     #[arg(long, value_name = "BYTES")]
     max_bytes: Option<u32>,
 }

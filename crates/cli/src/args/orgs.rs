@@ -29,7 +29,7 @@ pub(crate) struct LimitsArgs {
     /// The budget of all its sessions in dollars, at the prices of MODEL_PRICES; `none` removes the limit
     #[arg(long, value_name = "DOLLARS", value_parser = budget)]
     pub(crate) budget: Option<Limit>,
-    /// The maximum number of live sessions; none: no limit
+    /// The maximum number of live sessions; `none` removes the limit
     #[arg(long, value_name = "N", value_parser = sessions)]
     pub(crate) sessions: Option<Limit>,
 }

@@ -116,11 +116,11 @@ pub(crate) struct ExplainArgs {
     /// The operation of the tool [default: the tool's name]
     #[arg(long)]
     pub(crate) operation: Option<String>,
-    /// The risk to assume; without --org needed for tools of connectors and databases
+    /// The risk to assume; required for tools of connectors and databases unless --org is given
     /// [default: the tool's own]
     #[arg(long, value_enum)]
     pub(crate) risk: Option<RiskArg>,
-    /// Instead of a tool: the table to write to
+    /// The table to write to, instead of a tool
     #[arg(long, conflicts_with_all = ["tool", "operation", "risk"])]
     pub(crate) table: Option<String>,
     /// The write mode of the table

@@ -8,7 +8,7 @@ use super::gateway::GatewayArgs;
 pub(crate) struct InboxArgs {
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print what waits now, then every new entry, until you press Ctrl-C
+    /// Print everything that waits now, then each new entry, until you press Ctrl-C
     #[arg(long)]
     pub(crate) watch: bool,
 }

@@ -88,7 +88,7 @@ pub(crate) enum SessionCommand {
     Exec(ExecArgs),
     /// Copy files and directories between this machine and the sandbox of a session
     ///
-    /// One of FROM and TO is SESSION:PATH, where PATH is relative to the workspace, or to the home directory after ~/.
+    /// One of FROM and TO is SESSION:PATH, where PATH is relative to the workspace, or to the home directory if it starts with ~/.
     /// Symlinks are not copied.
     Cp {
         /// The source: PATH, or SESSION:PATH
@@ -96,7 +96,7 @@ pub(crate) enum SessionCommand {
         /// The destination: PATH, or SESSION:PATH
         to: String,
     },
-    /// List the services that run in the sandbox of a session, which is woken if it sleeps
+    /// List the services in the sandbox of a session; wakes the sandbox if it is asleep
     Services {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
@@ -150,7 +150,7 @@ pub(crate) struct ExecArgs {
     /// The session, by id, the beginning of its id, or title
     #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
     pub(crate) id: String,
-    /// The working directory: relative to the workspace, or to the home directory after ~/ [default: the workspace]
+    /// The working directory: relative to the workspace, or to the home directory if it starts with ~/ [default: the workspace]
     #[arg(long, value_name = "PATH")]
     pub(crate) cwd: Option<String>,
     /// Pass standard input to the command until end of file
@@ -171,7 +171,7 @@ pub(crate) struct LogsArgs {
     pub(crate) id: String,
     /// The service [default: the agent]
     pub(crate) service: Option<String>,
-    /// Continue with new output until the service ends
+    /// Follow new output until the service ends
     #[arg(long, short)]
     pub(crate) follow: bool,
 }
@@ -196,7 +196,7 @@ pub(crate) struct NewArgs {
     /// The model of the agent, such as claude-opus-4.6, or a model that the gateway's chat endpoint offers
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// Send this variable of your environment to the session only; may be repeated
+    /// Pass this variable of your environment to this session only; may be repeated
     #[arg(long, value_name = "KEY")]
     pub(crate) env: Vec<String>,
     /// Send the variables of this .env file to the session only; `-` reads standard input

@@ -208,7 +208,7 @@ impl Outside for StartServices {
     }
 }
 
-/// The report for the case that no command could be run.
+/// The report if no command could be run.
 pub(crate) fn failed(reason: &str) -> Vec<AutoStartEntry> {
     vec![AutoStartEntry {
         name: "Error".to_owned(),

@@ -49,7 +49,7 @@ impl WrittenFiles {
         let mut recorded = secret_files.clone();
         for path in self.secret_files.difference(secret_files) {
             let removed = inside.remove(Place::workspace(path.as_str()), false).await;
-            // It is tried again the next time.
+            // If the removal fails, the next pass repeats it.
             if !is_gone(removed)? {
                 recorded.insert(path.clone());
             }

@@ -18,7 +18,7 @@ pub(crate) async fn a_call_that_is_allowed_has_one_effect_two_events_and_a_run(w
         ["success", "effect", "effect.write", "run-00000001", "why-1"]
     );
     assert!(body["error"].is_null());
-    // Contract 1.5: hashes of the request and the answer.
+    // Section 1.5 of the tool gateway contract: hashes of the request and the response.
     let mut without = body.clone();
     without["response_hash_sha256"] = Value::Null;
     let hash = ledger::payload_hash(&without).unwrap().to_string();

@@ -52,7 +52,7 @@ fn replace(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Loses its state in the middle of a turn.
+/// Makes the translator lose its state in the middle of a turn.
 fn loses_state_mid_turn(translator: &mut Translator, number: usize) {
     if number == 6 {
         *translator = Translator::new(SESSION);

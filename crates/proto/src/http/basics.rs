@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::string_enums::string_enums;
 use crate::{BillingCode, ErrorCode, OrgId, Role, UserId};
 
-/// The answer to `GET /health`.
+/// The response to `GET /health`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// The status, which is always `ok`.

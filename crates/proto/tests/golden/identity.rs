@@ -1,4 +1,4 @@
-//! Bodies of login, members, API keys, tickets, secrets and readiness.
+//! Request and response bodies of login, members, API keys, tickets, secrets and readiness.
 
 use chrono::{DateTime, Utc};
 use proto::Role;

@@ -430,7 +430,7 @@ fn identity(bed: &TestBed, name: &str) -> serde_json::Value {
     record["identity"].clone()
 }
 
-/// The host pid of the process that is PID 1 inside.
+/// The host's pid of the process that is PID 1 inside the sandbox.
 fn init_pid(bed: &TestBed, name: &str) -> u64 {
     identity(bed, name)["pid"].as_u64().unwrap()
 }

@@ -224,7 +224,7 @@ async fn execute(tx: &mut PgConnection, rows: &Rows<'_>) -> sqlx::Result<()> {
     query.execute(&mut *tx).await.map(drop)
 }
 
-/// The statement for all rows.
+/// Builds the SQL statement for all rows.
 fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
     let (mut columns, mut arrays, mut names) = (String::new(), String::new(), String::new());
     for (index, cell) in (1..).zip(first) {
