@@ -247,10 +247,10 @@ pub(super) mod tests {
         let now: Vec<String> = PLATFORM_TOOLS.iter().map(schema).collect();
         let pinned = [
             "save_snapshot 1 b4faae25",
-            "verify 1 91fce0d1",
+            "verify 2 1bfa2671",
             "request_env_variables 2 1588f52c",
-            "save_service_commands 1 760a170a",
-            "save_env_files 1 d9ac2ddd",
+            "save_service_commands 2 890e51f9",
+            "save_env_files 2 ccc4c188",
             "automation_complete 1 dcea0d0a",
         ];
         assert_eq!(now, pinned);

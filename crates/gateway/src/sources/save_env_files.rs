@@ -21,7 +21,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "save_env_files",
     aliases: &[],
     argument_aliases: &[],
-    version: 1,
+    version: 2,
     description: "Save which environment files this project reads, and the names of the variables in each. Every later \
         session gets these files, with the values that the organization has stored. Only names are saved, never values. \
         It replaces what was saved before.",

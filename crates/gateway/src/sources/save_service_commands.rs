@@ -20,7 +20,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "save_service_commands",
     aliases: &[],
     argument_aliases: &[],
-    version: 1,
+    version: 2,
     description: "Save the commands that start the services of this project (dev servers, databases, workers), so \
         that every later session starts them by itself. Call it once the commands are known to work. It replaces \
         what was saved before.",

@@ -41,7 +41,7 @@ pub(super) static TOOL: PlatformTool = PlatformTool {
     name: "verify",
     aliases: &[],
     argument_aliases: &[],
-    version: 1,
+    version: 2,
     description: "Upload evidence that the work is right: screenshots, test logs, recordings. Put the files into a \
         directory first, then call this with the directory. The user sees them in the session.",
     guidance: |mode| match mode {

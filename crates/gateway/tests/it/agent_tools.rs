@@ -184,15 +184,15 @@ async fn a_call_of_an_outdated_tool_file_is_refused_unless_it_was_executed_befor
         let team = OrgOf3::new(&gateway.app).await;
         let agent = Agent::of(&gateway, &team, AgentMode::Setup, None).await;
         let body = |id: &str, version: u32| json!({"tool_call_id": id, "args": arguments("save_env_files"), "version": version});
-        let first = agent.send("save_env_files", &body("done", 1)).await.json();
+        let first = agent.send("save_env_files", &body("done", 2)).await.json();
         assert_eq!(first["success"], true, "{first}");
         let stale = agent.send("save_env_files", &body("new", 7)).await;
         assert_eq!((stale.status, &stale.json()["success"]), (200, &json!(false)), "{}", stale.text());
         let result = stale.json()["result"].as_str().unwrap().to_owned();
-        assert!(result.contains("version 7") && result.contains("version 1"), "{result}");
+        assert!(result.contains("version 7") && result.contains("version 2"), "{result}");
         assert_eq!(agent.send("save_env_files", &body("done", 7)).await.json(), first);
         // The id of the stale call was not used.
-        assert_eq!(agent.send("save_env_files", &body("new", 1)).await.json()["success"], true);
+        assert_eq!(agent.send("save_env_files", &body("new", 2)).await.json()["success"], true);
     }
 }
 
