@@ -46,7 +46,7 @@ when = "print the environment"
 [[rule.step]]
 tool = [{ name = "bash", input = { command = "cat app/.env app/.env.plain app/key.pem lib/.env | tee app/dump.txt", description = "Prints" } }]
 [[rule.step]]
-tool = [{ name = "verify", input = { directory = "app" } }]
+tool = [{ name = "verify", input = { folder = "app" } }]
 [[rule.step]]
 text = "It said: {tool_result}"
 
