@@ -289,7 +289,7 @@ fn a_restart_removes_tool_files_that_the_mode_lacks() {
         "save_snapshot.js verify.js"
     );
     let stale = "sed 's/save_snapshot/save_env_files/; s/VERSION = 1/VERSION = 0/' save_snapshot.js > save_env_files.js; \
-        sed -i 's/VERSION = 1/VERSION = 0/' verify.js";
+        sed -i 's/VERSION = 2/VERSION = 0/' verify.js";
     recorded.real.shell(&sandbox, &format!("{directory}; {stale}"));
     // The supervisor is the second process; the sandbox ends with it.
     recorded.real.machine.run(&["sandbox", "exec", &sandbox, "--", "kill", "-9", "2"]);
@@ -300,7 +300,7 @@ fn a_restart_removes_tool_files_that_the_mode_lacks() {
     let files = recorded
         .real
         .shell(&recorded.real.sandbox(), &format!("{directory}; ls | tr '\\n' ' '; grep -h 'VERSION =' *"));
-    assert_eq!(files, "save_snapshot.js verify.js const VERSION = 1;\nconst VERSION = 1;");
+    assert_eq!(files, "save_snapshot.js verify.js const VERSION = 1;\nconst VERSION = 2;");
     assert_eq!(recorded.told().1, ["save_snapshot", "verify"]);
 }
 

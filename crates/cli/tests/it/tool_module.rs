@@ -28,10 +28,19 @@ struct Module {
     arguments: Value,
 }
 
+const SAVE_SERVICE_COMMANDS: (&str, u32) = ("save_service_commands", 2);
+
 impl Module {
-    fn new(machine: &Machine, server: &Server, session: &str, tool: &'static str, arguments: Value) -> Self {
+    /// The module of a tool with this name and version.
+    fn new(
+        machine: &Machine,
+        server: &Server,
+        session: &str,
+        (name, version): (&'static str, u32),
+        arguments: Value,
+    ) -> Self {
         let schema = json!({"properties": {"commands": {}, "message": {}}});
-        let tool = Tool { name: tool, version: 1, description: "Saves.", schema, execute: None };
+        let tool = Tool { name, version, description: "Saves.", schema, execute: None };
         std::fs::write(machine.file("tool.mjs"), tool_module(&tool)).unwrap();
         let token = machine.run(&["token", "sandbox", "--session", session]).out.trim().to_owned();
         let gateway = server.said["address"].as_str().unwrap().to_owned();
@@ -126,7 +135,7 @@ impl Setup {
 
     fn module(&self) -> Module {
         let arguments = json!({"commands": [{"name": "web", "command": "run"}]});
-        Module::new(&self.machine, &self.server, &self.session, "save_service_commands", arguments)
+        Module::new(&self.machine, &self.server, &self.session, SAVE_SERVICE_COMMANDS, arguments)
     }
 }
 
@@ -146,7 +155,7 @@ fn a_call_id_that_returns_in_another_message_is_another_call() {
     let run = |name: &str, id: &str| {
         let arguments = json!({"commands": [{"name": name, "command": "run"}]});
         let module =
-            Module::new(&setup.machine, &setup.server, &setup.session, "save_service_commands", arguments);
+            Module::new(&setup.machine, &setup.server, &setup.session, SAVE_SERVICE_COMMANDS, arguments);
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let said = runtime.block_on(async {
             module.command(&format!("http://{}", module.gateway), id).output().await.unwrap()
@@ -187,8 +196,13 @@ fn a_snapshot_whose_call_is_cut_at_any_moment_is_made_once() {
     let real = Real::start();
     let mut socket = real.watch("");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
-    let module =
-        Module::new(&real.machine, real.server(), &real.session, "save_snapshot", json!({"message": "now"}));
+    let module = Module::new(
+        &real.machine,
+        real.server(),
+        &real.session,
+        ("save_snapshot", 1),
+        json!({"message": "now"}),
+    );
     let cuts = [(Direction::ToTarget, 60), (Direction::ToTarget, 330), (Direction::ToClient, 0)];
     let cuts = [&cuts[..], &[(Direction::ToClient, 120)]].concat();
     cut_everywhere(&module, (real.server(), real.key()), &cuts, "Snapshot saved to session: ");

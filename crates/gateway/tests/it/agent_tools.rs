@@ -226,9 +226,14 @@ async fn a_setup_agent_saves_into_its_configuration() {
 #[tokio::test]
 async fn the_description_of_the_api_has_the_arguments_of_every_tool() {
     let document = serde_json::to_value(gateway::edge::api_document()).unwrap();
-    for tool in
-        ["save_snapshot", "verify", "save_service_commands", "save_env_files", "request_env_variables"]
-    {
+    for tool in [
+        "save_snapshot",
+        "verify",
+        "save_service_commands",
+        "save_env_files",
+        "request_env_variables",
+        "automation_complete",
+    ] {
         let schema = &document["components"]["schemas"][format!("{tool}_args")];
         assert_eq!(schema["type"], "object", "{tool}: {schema}");
     }
