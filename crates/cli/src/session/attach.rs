@@ -28,8 +28,6 @@ pub(super) struct AttachedSession<'a> {
     stream: Stream,
     turns: Turns,
     questions: TypedQuestions,
-    /// The question that the visible prompt is for.
-    answering: Option<String>,
     screen: Screen<Terminal>,
     /// Standard input is a terminal, where a person types.
     is_terminal: bool,
@@ -79,7 +77,6 @@ impl<'a> AttachedSession<'a> {
             stream,
             turns: Turns::new(),
             questions: TypedQuestions::default(),
-            answering: None,
             screen: Screen::new(Terminal::plain(), full),
             full,
             is_terminal: std::io::stdin().is_terminal(),
@@ -126,13 +123,10 @@ impl<'a> AttachedSession<'a> {
         self.screen = Screen::new(editor.terminal(), self.full);
         self.notice("each line is a prompt, and so is a paste of several · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves, also while the agent works");
         loop {
-            let takes_lines = self.turns.are_idle() || self.questions.next().is_some();
-            if takes_lines && !editor.waits() {
-                self.answering = self.questions.next();
-                // Nobody answers a question with what was typed before it was asked.
-                if self.answering.is_some() {
-                    Editor::discard_typed();
-                }
+            let takes_lines = self.turns.are_idle() || self.questions.wait();
+            // Nobody answers a question with what was typed before it was asked.
+            if takes_lines && !editor.waits() && self.questions.bind_prompt() {
+                Editor::discard_typed();
             }
             tokio::select! {
                 event = self.stream.next() => self.handle_event(event)?,
@@ -170,7 +164,7 @@ impl<'a> AttachedSession<'a> {
 
     /// Answers the agent's question with a typed line if the prompt was for it, or sends the line as a prompt.
     async fn enter(&mut self, text: String) -> Result<(), Failure> {
-        let Some(question) = self.answering.take() else { return self.send_prompt(text).await };
+        let Some(question) = self.questions.take_bound() else { return self.send_prompt(text).await };
         match self.questions.answer(&question, &text) {
             _ if text.trim().is_empty() => {}
             None => self.notice("not sent: the question was answered meanwhile"),

@@ -4,38 +4,53 @@ use proto::socket::{OpenQuestion, ServerMessage};
 
 /// The open questions of one part, the oldest first. Those of several parts need `proliferate questions answer`.
 #[derive(Default)]
-pub(super) struct TypedQuestions(Vec<OpenQuestion>);
+pub(super) struct TypedQuestions {
+    open: Vec<OpenQuestion>,
+    /// The question that the visible prompt is for.
+    answering: Option<String>,
+}
 
 impl TypedQuestions {
     /// Follows one message of the stream. Returns whether a question was asked that a line can answer.
     pub(super) fn observe(&mut self, message: &ServerMessage) -> bool {
         let is_simple = |question: &&OpenQuestion| question.questions.len() == 1;
-        let before = self.0.len();
+        let before = self.open.len();
         match message {
-            ServerMessage::Question(question) => self.0.extend(Some(question).filter(is_simple).cloned()),
+            ServerMessage::Question(question) => self.open.extend(Some(question).filter(is_simple).cloned()),
             ServerMessage::Init { questions, .. } => {
-                self.0 = questions.iter().filter(is_simple).cloned().collect();
-                return !self.0.is_empty();
+                self.open = questions.iter().filter(is_simple).cloned().collect();
+                return !self.open.is_empty();
             }
             ServerMessage::QuestionAnswered { question_id, .. } => self.forget(question_id),
             _ => {}
         }
-        self.0.len() > before
+        self.open.len() > before
     }
 
     pub(super) fn forget(&mut self, id: &str) {
-        self.0.retain(|question| question.question_id != id);
+        self.open.retain(|question| question.question_id != id);
     }
 
-    /// The id of the question that the next line answers.
-    pub(super) fn next(&self) -> Option<String> {
-        self.0.first().map(|question| question.question_id.clone())
+    /// Whether a line can answer a question now.
+    pub(super) fn wait(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Binds the prompt that appears now to the oldest question. Returns whether there is one.
+    pub(super) fn bind_prompt(&mut self) -> bool {
+        self.answering = self.open.first().map(|question| question.question_id.clone());
+        self.answering.is_some()
+    }
+
+    /// The question that the prompt was bound to.
+    pub(super) fn take_bound(&mut self) -> Option<String> {
+        self.answering.take()
     }
 
     /// The answer that a line gives to this question: a text, or the number of an option. `None` if the question is not
     /// open any more.
     pub(super) fn answer(&self, id: &str, line: &str) -> Option<Result<Vec<Vec<String>>, String>> {
-        let question = self.0.iter().find(|question| question.question_id == id)?;
+        let question = self.open.iter().find(|question| question.question_id == id)?;
         let options = &question.questions.first()?.options;
         let text = line.trim();
         let is_label = options.iter().any(|option| option.label == text);
@@ -90,7 +105,8 @@ mod tests {
         assert!(!waiting.observe(&question("que_0", &["Red"], true, 2)), "one line cannot answer two parts");
         assert!(waiting.observe(&question("que_1", &["Red"], true, 1)));
         assert!(waiting.observe(&question("que_2", &["Red"], true, 1)));
-        assert_eq!(waiting.next().as_deref(), Some("que_1"));
+        assert!(waiting.bind_prompt());
+        assert_eq!(waiting.take_bound().as_deref(), Some("que_1"));
         let settled = |id: &str| ServerMessage::QuestionAnswered {
             question_id: id.to_owned(),
             answers: Vec::new(),
@@ -98,8 +114,9 @@ mod tests {
         };
         waiting.observe(&settled("que_1"));
         assert!(waiting.answer("que_1", "Red").is_none());
-        assert_eq!(waiting.next().as_deref(), Some("que_2"));
+        assert!(waiting.bind_prompt());
+        assert_eq!(waiting.take_bound().as_deref(), Some("que_2"));
         waiting.observe(&settled("que_2"));
-        assert_eq!(waiting.next(), None);
+        assert!(!waiting.wait() && !waiting.bind_prompt() && waiting.take_bound().is_none());
     }
 }
