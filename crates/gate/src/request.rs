@@ -1,5 +1,5 @@
-//! A call as an entry point submits it: the caller, the target and the run. Nothing is added later, so a request can be
-//! stored and executed at another time.
+//! A call as an entry point submits it: the caller, the target and the run. It is never changed, so it can be stored and
+//! executed at another time; the judgement of an action works on a copy that names the action and the case.
 
 use std::collections::BTreeSet;
 

@@ -8,8 +8,8 @@
 //!    it; [`api::Client::wait_until_ready`] waits for it.
 //! 2. Subscribe with [`api::Client::events`] first, then create the session and its
 //!    [`translate::Translator`].
-//! 3. For each prompt: generate and store [`ids::PromptIds`], call [`translate::Translator::begin`], and send
-//!    it with [`api::Client::prompt`]. If the response is lost, send it again with the same ids.
+//! 3. For each prompt: generate and store its id (`agent::prompt_id`), call [`translate::Translator::begin`], and send
+//!    it with [`api::Client::prompt`]. If the response is lost, send it again with the same id.
 //! 4. Parse each item of [`api::Events::next`] with [`event::Event::parse`] (skip what it rejects) and pass
 //!    it to [`translate::Translator::observe`]. Log the resulting messages, then broadcast them to clients,
 //!    then perform the effects. The turn has ended when the messages contain a `turn_complete`.

@@ -26,7 +26,7 @@ impl Modify for Bearer {
 const OF_ALL: [(&str, &str); 3] = [
     ("429", "The caller has used its share; Retry-After says when to try again"),
     ("500", "The gateway failed; its log says why"),
-    ("503", "Something the gateway stands on is not available"),
+    ("503", "The database, or another service that the gateway needs, is not available"),
 ];
 const OF_CREDENTIALS: [(&str, &str); 2] =
     [("401", "No valid credential"), ("403", "The caller is known and may not do this")];
@@ -37,7 +37,7 @@ const OF_ORGANIZATIONS: [(&str, &str); 1] =
 const OF_BODIES: [(&str, &str); 3] = [
     ("400", "The body is malformed or not of the expected shape"),
     ("408", "The body did not arrive in time"),
-    ("413", "The body is larger than MAX_BODY_BYTES, or 32 MiB for a prompt, or 256 KiB for MCP"),
+    ("413", "The body is larger than PROLIFERATE_MAX_BODY_BYTES, or 32 MiB for a prompt, or 256 KiB for MCP"),
 ];
 
 /// Adds the error responses of extractors to every operation, so that no route has to list them.
