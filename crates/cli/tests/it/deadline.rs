@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes on a busy machine: a boot of the agent, a snapshot, a restart.
-const DEADLINE: Duration = Duration::from_mins(4);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(4);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The moment at which a test gives up.

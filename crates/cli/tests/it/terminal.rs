@@ -5,11 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::deadline::{until, wait_for_end};
+use crate::deadline::{DEADLINE, until, wait_for_end};
 use crate::harness::{Machine, Server};
 use crate::session::scripted;
 
@@ -236,7 +235,7 @@ impl Typing {
 
     fn until(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
-            let piece = self.screen.recv_timeout(Duration::from_mins(1));
+            let piece = self.screen.recv_timeout(DEADLINE);
             let piece = piece.unwrap_or_else(|_| panic!("{wanted:?} is not in {:?}", self.seen));
             self.seen.push_str(&String::from_utf8_lossy(&piece));
         }
